@@ -426,6 +426,13 @@ def rotate(x, c, s, interleaved=False):
 # ---- K. Linear layers --------------------------------------------------------------------------------------------------------
 
 
+def of_blocks(d, e, a, b, n):
+    """K.1: elements, [..., channel], of weights of q4_K and q6_K: of the block's d and e, [..., block, 1, 1], the integers a and b,
+    [..., block, part, 1], and n, [..., block, part, channel of it], of q6_K n - 32 and e = 0."""
+    d, e, a, b, n = (x.astype(f32) for x in (d, e, a, b, n))
+    return ((d * a) * n - e * b).reshape(*n.shape[:-3], -1)
+
+
 @np.errstate(all="ignore")
 def linear(x, w, *, scales=None, bias=None, activation=None, gate=None, gate_scales=None, gate_bias=None, residual=None,
            arithmetic="exact", groups=None, gate_groups=None, minimums=None, gate_minimums=None, fused_class=True):

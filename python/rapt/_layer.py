@@ -66,14 +66,16 @@ class Weights:
         """Weights (out, in) of a type with groups, whose bytes there are already: ggml's blocks, say, as a GGUF file has them.
 
         data: bytes or an array of them, dense rows; it is kept, not copied, and must not change.
-        type: "q8_0", "q4_0" or "q4_1"; groups must divide in.
+        type: "q8_0", "q4_0" or "q4_1", whose groups of 32 must divide in, or "q4_k" or "q6_k", whose groups of 256 must.
 
         >>> rapt.Weights.from_bytes(bytes(2 * 40), "q4_1", (2, 64))
         Weights(q4_1, 2 x 64)
         """
-        library, kind = native.library(), type_of(type)
-        known = {name: number for name, number in library.types(native.CLASS_WEIGHT).items() if number != native.INT8}
-        if kind not in known.values():
+        library = native.library()
+        known = library.types(native.CLASS_WEIGHT, native.CLASS_MATRIX)
+        del known["int8"]  # which has scales of its own
+        kind = known.get(type)
+        if kind is None:
             raise ValueError(f"type is {shown(type)}: {', '.join(known)} are those of weights with groups")
         rows, width = (whole(n, "shape") for n in shape)
         if rows < 1 or width < 1:

@@ -244,8 +244,11 @@ static bool gated_problem_of(const int64_t *types, size_t count, rapt_arith arit
     linear l = {.arith = arith};
     rapt_type type = (rapt_type)one_of(types, count), gate_type = one_in(5) ? 0 : (rapt_type)one_of(types, count);
     bool grouped = grouped_weights(type) || grouped_weights(gate_type);
+    const bool blocks = reference_group(type) == 256 || reference_group(gate_type) == 256;
     draw_sizes(&l);
-    l.in = grouped ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080) : ONE_OF(1, 17, 100, 1025);
+    l.in = blocks    ? ONE_OF(256, 512, 1024, 1280, 2304)
+           : grouped ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
+                     : ONE_OF(1, 17, 100, 1025);
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 15, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
@@ -315,9 +318,9 @@ static bool integer_problem(const char *isa, uint64_t *h) {
     return integer_problem_of(types, sizeof types / sizeof *types, isa, h);
 }
 
-/* Weights with minimums, beside others, in every arithmetic. */
-static bool ranged_problem(const char *isa, uint64_t *h) {
-    static const int64_t any[] = {RAPT_F32, RAPT_Q8_0, RAPT_Q4_1, RAPT_Q4_1, RAPT_Q4_1},
+/* Weights with minimums and in blocks of 256 channels, beside others, in every arithmetic that has them. */
+static bool block_problem(const char *isa, uint64_t *h) {
+    static const int64_t any[] = {RAPT_F32, RAPT_Q8_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K},
                          of_integers[] = {RAPT_INT8, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_1, RAPT_Q4_1};
     const rapt_arith arith = (rapt_arith)ONE_OF(RAPT_EXACT, RAPT_BF16_DOT, RAPT_INT8_DOT, RAPT_INT8_DOT);
     return arith == RAPT_INT8_DOT ? integer_problem_of(of_integers, 5, isa, h) : gated_problem_of(any, 5, arith, isa, h);
@@ -639,10 +642,10 @@ static void test_kernel(const char *isa, bool whole) {
                                       {UINT64_C(0x856310526f3dd77f), UINT64_C(0xc24e9a2e463bb24f)},
                                       60,
                                       240},
-                                     {"weights of q4_1 likewise in every arithmetic",
-                                      ranged_problem,
+                                     {"weights of q4_1, q4_k and q6_k likewise",
+                                      block_problem,
                                       17,
-                                      {UINT64_C(0x1458d75ab8f68e47), UINT64_C(0xe5086a879b97b80e)},
+                                      {UINT64_C(0x657e46b56bb2598f), UINT64_C(0x1b59b31d7fcd52a2)},
                                       60,
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);

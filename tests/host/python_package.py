@@ -737,6 +737,26 @@ def to_bf16(x):
     return ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
+def blocks_of(kind, rows):
+    """Rows of one block of q4_k or q6_k, as ggml defines it, in float32."""
+    halves = rows.view(np.uint8)
+    if kind == "q6_k":
+        low, high, scales = (halves[:, part].reshape(len(rows), *shape) for part, shape in
+                             ((slice(0, 128), (2, 64)), (slice(128, 192), (2, 32)), (slice(192, 208), (16, 1))))
+        low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
+        high = np.stack([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=2)
+        numbers = (low | high << 4).reshape(-1, 16, 16).astype(np.float32) - 32
+        d = halves[:, 208:].copy().view("<f2").astype(np.float32)
+        return (d[:, None] * scales.view(np.int8) * numbers).reshape(-1, 256)
+    d, least = (halves[:, at:at + 2].copy().view("<f2").astype(np.float32)[:, None] for at in (0, 2))
+    a, b, c = halves[:, 4:8], halves[:, 8:12], halves[:, 12:16]
+    scales = np.concatenate([a & 63, c & 15 | a >> 6 << 4], axis=1)[..., None].astype(np.float32)
+    minimums = np.concatenate([b & 63, c >> 4 | b >> 6 << 4], axis=1)[..., None].astype(np.float32)
+    codes = halves[:, 16:].reshape(-1, 4, 1, 32)
+    numbers = np.concatenate([codes & 15, codes >> 4], axis=2).reshape(-1, 8, 32).astype(np.float32)
+    return (d * scales * numbers - least * minimums).reshape(-1, 256)
+
+
 def test_layers():
     activations = {None: lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu, "silu": lambda x: x / (1 + np.exp(-x)),
                    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))}
@@ -771,9 +791,20 @@ def test_layers():
     for what, words, data, kind, shape in (
             ("bytes of too few rows", ["1920 bytes", "96 rows of 40"], blocks.data[:48], "q4_1", w.shape),
             ("bytes of half a group", ["do not divide 40"], blocks.data, "q4_1", (96, 40)),
-            ("bytes of int8", ["'int8'", "q8_0, q4_0, q4_1"], blocks.data, "int8", w.shape),
+            ("blocks that do not divide", ["q6_k do not divide 64"], blocks.data, "q6_k", w.shape),
+            ("bytes of int8", ["'int8'", "q8_0, q4_0, q4_1, q4_k, q6_k"], blocks.data, "int8", w.shape),
             ("bytes of a type of caches", ["'q5_1'"], blocks.data, "q5_1", w.shape)):
         refused(f"weights from {what}", ValueError, words, lambda data=data, kind=kind, shape=shape: rapt.Weights.from_bytes(data, kind, shape))
+    tokens, data = random(5, 256), rng.integers(0, 256, (7, 210)).astype(np.uint8)
+    for kind, bytes_of, at in ("q4_k", 144, (0, 2)), ("q6_k", 210, (208,)):
+        rows = data[:, :bytes_of].copy()
+        for first in at:
+            rows[:, first:first + 2] = (np.arange(7) / np.float16(512)).astype("<f2")[:, None].view(np.uint8)
+        values = blocks_of(kind, rows)
+        weights = rapt.Weights.from_bytes(rows, kind, (7, 256))
+        ok(same(rapt.linear(tokens, weights), rapt.linear(tokens, values)), f"linear, {weights}: the bits of the same weights in float32")
+        refused(f"a cache of {kind}", ValueError, [f"'{kind}'", "are those of K and V"],
+                lambda kind=kind: rapt.KVCache(kv_heads=1, capacity=4, d_k=256, type=kind))
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
     for weight, arith in ((w, "exact"), (w, "bf16"), (rapt.quantise_weights(w, "int8"), "exact")):
         packed, many, plain = rapt.prepack_weights(weight, arith=arith, threads=2), random(70, 64), {"arith": arith}

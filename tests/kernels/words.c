@@ -404,7 +404,7 @@ static bool same_float(float got, float want) { return want != want ? got != got
 
 /* Tests every byte, or random groups, from rows before and after which no byte may be read. */
 static void kv_storage(const char *name, rapt_type type, load_channels *load, int group, int bytes) {
-    enum { CHANNELS = 256 };
+    enum { CHANNELS = 512 };
     int wrong = 0;
     size_t row_bytes = (size_t)(CHANNELS / group * bytes);
     const int rows = group == 1 ? 2 : 1000; /* of one channel: every value in each row */
@@ -669,6 +669,12 @@ int main(int argc, char **argv) {
     staged_rows(#suffix, name, group, bytes);                                                                                    \
     columns_of_keys(#suffix, name, read_##suffix, v_column_##suffix, group, bytes);
     RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    printf("# " #suffix "\n"), fflush(stdout);                                                                                   \
+    kv_storage(#suffix, name, v_load_##suffix, group, bytes);                                                                    \
+    staged_rows(#suffix, name, group, bytes);
+    RAPT_TYPES(RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();
     patterns();

@@ -70,6 +70,10 @@ static group_format format_of(rapt_type type) {
         return (group_format){.channels = 32, .bytes = 33};
     case RAPT_NVFP4:
         return (group_format){.channels = 16, .bytes = 9};
+    case RAPT_Q4_K:
+        return (group_format){.channels = 256, .bytes = 144};
+    case RAPT_Q6_K:
+        return (group_format){.channels = 256, .bytes = 210};
     default:
         return (group_format){.channels = 1};
     }
@@ -121,7 +125,36 @@ static float group_number(rapt_type type, const unsigned char *row, int64_t chan
     return (float)number_of(type, row + channel / f.channels * f.bytes, (int)(channel % f.channels));
 }
 
+/* ggml's blocks of 256 channels, by its dequantize_row_q4_K and dequantize_row_q6_K. */
+static bool is_block(rapt_type type) { return type == RAPT_Q4_K || type == RAPT_Q6_K; }
+
+/* The integer of channel i, its scale, and its minimum. */
+typedef struct block_number {
+    int number, scale, minimum;
+} block_number;
+
+static block_number block_number_of(rapt_type type, const unsigned char *block, int i) {
+    const int j = i / 32;
+    if (type == RAPT_Q4_K) {
+        const unsigned char *const q = block + 4;
+        const int scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | (q[j - 4] >> 6) << 4,
+                  minimum = j < 4 ? q[j + 4] & 63 : (q[j + 4] >> 4) | (q[j] >> 6) << 4;
+        return (block_number){block[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15, scale, minimum};
+    }
+    const unsigned char low = block[i / 128 * 64 + i % 64], high = block[128 + i / 128 * 32 + i % 32];
+    const int number = (low >> (i % 128 / 64 * 4) & 15) | (high >> (i % 128 / 32 * 2) & 3) << 4;
+    return (block_number){number - 32, (int)byte_value(RAPT_INT8, block[192 + i / 16]), 0};
+}
+
+static double block_scale(rapt_type type, const unsigned char *block) { return half_at(block + (type == RAPT_Q6_K ? 208 : 0)); }
+static double block_minimum(rapt_type type, const unsigned char *block) { return type == RAPT_Q6_K ? 0 : half_at(block + 2); }
+
 static float group_element(rapt_type type, const unsigned char *group, int i) {
+    if (is_block(type)) {
+        const block_number n = block_number_of(type, group, i);
+        const double product = block_scale(type, group) * n.scale * n.number;
+        return (float)(type == RAPT_Q6_K ? product : product - block_minimum(type, group) * n.minimum);
+    }
     if (has_byte_scale(type)) return byte_scale_element(type, group, i);
     const group_format f = format_of(type);
     const double product = half_at(group) * number_of(type, group, i);
