@@ -16,7 +16,7 @@ const bench_type *bench_types(int *count) {
     for (int number = 0; number < RAPT_TYPE_LIMIT; number++) {
         const rapt_type type = (rapt_type)number;
         const rapt_type_class class_of = rapt_type_class_of(type);
-        if (class_of == RAPT_CLASS_NONE || class_of == RAPT_CLASS_MASK) continue;
+        if (class_of == RAPT_CLASS_NONE || class_of == RAPT_CLASS_MASK || class_of == RAPT_CLASS_MATRIX) continue;
         const rapt_type q = class_of == RAPT_CLASS_ELEMENT ? type : RAPT_F32;
         types[n++] = (bench_type){rapt_type_name(type), q, type, RAPT_EXACT, type == RAPT_INT8};
         if (type == RAPT_BF16) types[n++] = (bench_type){"bf16-dot", q, type, RAPT_BF16_DOT, false};

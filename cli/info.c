@@ -97,6 +97,8 @@ static const char *tensors_of(rapt_type type) {
         return "K and V";
     case RAPT_CLASS_MASK:
         return "masks and tables";
+    case RAPT_CLASS_MATRIX:
+        return "weights";
     default:
         return NULL;
     }
@@ -104,8 +106,8 @@ static const char *tensors_of(rapt_type type) {
 
 /* Returns the bits of an element, including its share of what its group has in common. */
 static double bits_of(rapt_type type) {
-    const double bytes = (double)rapt_row_bytes(type, 32);
-    return bytes > 0 ? bytes / 4 : type == RAPT_I32 ? 32 : type == RAPT_BIT ? 1 : 8;
+    const double bytes = (double)rapt_row_bytes(type, 256);
+    return bytes > 0 ? bytes / 32 : type == RAPT_I32 ? 32 : type == RAPT_BIT ? 1 : 8;
 }
 
 /* Prints everything as JSON. */

@@ -126,7 +126,7 @@ static const char *dtype_of(const char *type) {
     }
     if (!strcmp(type, "float64")) return "f8";
     const rapt_type_class class_of = rapt_type_class_of(rapt_type_of_name(type));
-    return class_of == RAPT_CLASS_WEIGHT || class_of == RAPT_CLASS_CACHE ? "u1" : NULL;
+    return class_of == RAPT_CLASS_WEIGHT || class_of == RAPT_CLASS_CACHE || class_of == RAPT_CLASS_MATRIX ? "u1" : NULL;
 }
 
 /* Reads the array of a key, "FILE TYPE". Returns null if there is no such key, or if something is wrong (fail). */

@@ -160,14 +160,14 @@ RAPT_API const char *rapt_version(void);
 /* ---- Tensors --------------------------------------------------------------------------------------------------------- */
 
 /* The type of a tensor's elements. Numbers keep their meaning from version to version: 1 to 16 are the types of version 0.1;
- * among later ones, 17 to 31 are for any tensor, 32 to 47 for K and V, and 48 to 63 for masks and tables.
+ * among later ones, 17 to 31 are for any tensor, 32 to 47 for K, V and weights, and 48 to 63 for masks and tables.
  *
  * Cache types are those that K and V may have but Q and O may not; some of them weights may have, too. Their elements are single
- * bytes, or they store groups of 32 channels (RAPT_NVFP4: 16), which must divide the channels of a row (d_k, d_v, or in of a
- * linear layer). A group begins with what all its channels share: s, or s and m, which are f16 numbers (little-endian) unless the
- * type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each n stands for. Groups have
- * the same bytes on every machine; elements of more than a byte are in the machine's own byte order. NVFP4 has an f32 scale of a
- * whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
+ * bytes, or they store groups of 32 channels (RAPT_NVFP4: 16, RAPT_Q4_K and RAPT_Q6_K: 256), which must divide the channels of a
+ * row (d_k, d_v, or in of a linear layer). A group begins with what all its channels share: s, or s and m, which are f16 numbers
+ * (little-endian) unless the type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each
+ * n stands for. Groups have the same bytes on every machine; elements of more than a byte are in the machine's own byte order.
+ * NVFP4 has an f32 scale of a whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor: the default of tensors that are optional. */
     RAPT_F32 = 1,     /* An element is an IEEE 754 binary32. */
@@ -180,7 +180,7 @@ typedef enum rapt_type {
     RAPT_INT4_MIN = 8,    /* K, V: 20 bytes: s, m, then 16 bytes as RAPT_INT4; s * n + m. */
     RAPT_Q8_0 = 9,        /* K, V, weights: ggml's block_q8_0, 34 bytes: s, then 32 int8; s * n. */
     RAPT_Q4_0 = 10,       /* K, V, weights: ggml's block_q4_0, 18 bytes: s, channels i and i + 16 in byte i; s * (n - 8). */
-    RAPT_Q4_1 = 11,       /* K, V: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
+    RAPT_Q4_1 = 11,       /* K, V, weights: ggml's block_q4_1, 20 bytes: s, m, then 16 bytes as RAPT_Q4_0; s * n + m. */
     RAPT_Q5_0 = 12,       /* K, V: ggml's block_q5_0, 22 bytes: s, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * (n - 16). */
     RAPT_Q5_1 = 13,       /* K, V: ggml's block_q5_1, 24 bytes: s, m, 32 fifth bits, 16 bytes as RAPT_Q4_0; s * n + m. */
     RAPT_BOOL = 14,       /* Masks: a byte, and the key is attended unless it is 0. */
@@ -188,7 +188,9 @@ typedef enum rapt_type {
     RAPT_I32 = 16,        /* Tables: an integer of 32 bits. */
     RAPT_MXFP4 = 32,      /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
     RAPT_MXFP8_E4M3 = 33, /* K, V: OCP MX, 33 bytes: e, then n, each a RAPT_F8_E4M3; 2^(e - 127) * n. */
-    RAPT_NVFP4 = 34       /* K, V: NVIDIA's, 9 bytes: s, a RAPT_F8_E4M3, then n of E2M1, channels i and i + 8 in byte i; s * n. */
+    RAPT_NVFP4 = 34,      /* K, V: NVIDIA's, 9 bytes: s, a RAPT_F8_E4M3, then n of E2M1, channels i and i + 8 in byte i; s * n. */
+    RAPT_Q4_K = 35, /* Weights: ggml's block_q4_K, 144 bytes: s, m, 6-bit a, b of each 32, n of 4 bits; s * a * n - m * b. */
+    RAPT_Q6_K = 36  /* Weights: ggml's block_q6_K, 210 bytes: n of 6 bits, int8 a of each 16, s; s * a * (n - 32). */
 } rapt_type;
 
 /* The numbers of all types, those of later versions included, are below this, so that a loop can visit all types. */
@@ -200,7 +202,8 @@ typedef enum rapt_type_class {
     RAPT_CLASS_ELEMENT = 1, /* Any tensor of numbers. */
     RAPT_CLASS_WEIGHT = 2,  /* K, V and the weights of linear layers. */
     RAPT_CLASS_CACHE = 3,   /* K and V. */
-    RAPT_CLASS_MASK = 4     /* Masks, block masks and tables; rapt_desc says which of them. */
+    RAPT_CLASS_MASK = 4,    /* Masks, block masks and tables; rapt_desc says which of them. */
+    RAPT_CLASS_MATRIX = 5   /* The weights of linear layers. */
 } rapt_type_class;
 
 /* Returns the class of a type, or RAPT_CLASS_NONE for a number that is no type. */

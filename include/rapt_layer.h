@@ -55,9 +55,9 @@ typedef struct rapt_linear_desc {
     rapt_layout y;        /* [batch, tokens] rows of out channels of the same types, rounded once from f32, to nearest even. */
     rapt_layout residual; /* [batch, tokens] rows of out channels of the same types. RAPT_NONE, the default: there is none. */
 
-    /* W, [out] rows of in channels of the same types, of RAPT_INT8, or of RAPT_Q8_0 or RAPT_Q4_0, for which in must be a multiple
-     * of 32. They are converted to f32 as they are read, unless arith says otherwise. token_stride is the distance of two rows;
-     * batch_stride is not used. */
+    /* W, [out] rows of in channels of the same types, of RAPT_INT8, of RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1, for which in must be a
+     * multiple of 32, or of RAPT_Q4_K or RAPT_Q6_K, for which it must be a multiple of 256. They are converted to f32 as they are
+     * read, unless arith says otherwise. token_stride is the distance of two rows; batch_stride is not used. */
     rapt_layout weight;
 
     rapt_activation activation; /* The default is RAPT_ACTIVATION_NONE. */
@@ -71,9 +71,9 @@ typedef struct rapt_linear_desc {
 
     /* The arithmetic of products, while biases, the scales of rows and all later steps stay in f32: RAPT_EXACT, the default; or
      * RAPT_BF16_DOT, in which the elements of X, W and G are rounded to bf16 and their products summed as in attention; or
-     * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, and products are summed in
-     * integers within a group. W and G are then of RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0, and prepacked weights save the most time.
-     */
+     * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, for RAPT_Q4_K and RAPT_Q6_K by
+     * blocks of 256, and products are summed in integers within a group. W and G are then of RAPT_INT8 or of a type with groups,
+     * and prepacked weights save the most time. */
     rapt_arith arith;
 
     const rapt_tuning *tuning; /* Numbers by which the work is cut, as in rapt_desc. */
@@ -209,9 +209,9 @@ RAPT_API rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type ty
 RAPT_API rapt_status rapt_quantise_weights_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                                    int8_t *to, float *scales, char *text, size_t bytes);
 
-/* Quantises rows of weights to groups of to_type, RAPT_Q8_0 or RAPT_Q4_0, as rapt_kv_append_run does. from is as in
- * rapt_quantise_weights, in is a multiple of 32, and to is [out] dense rows of in channels. Errors: NULL, SHAPE, TYPE, STRIDE,
- * OVERLAP. */
+/* Quantises rows of weights to groups of to_type, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1, as rapt_kv_append_run does; nothing is
+ * quantised to RAPT_Q4_K and RAPT_Q6_K. from is as in rapt_quantise_weights, in is a multiple of 32, and to is [out] dense rows
+ * of in channels. Errors: NULL, SHAPE, TYPE, STRIDE, OVERLAP. */
 RAPT_API rapt_status rapt_quantise_groups(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                           rapt_type to_type, void *to);
 

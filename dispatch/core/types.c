@@ -21,12 +21,14 @@ typedef struct type_info {
 #define RAPT_WEIGHT(type, suffix, group, bytes)               RAPT_INFO(RAPT_CLASS_WEIGHT, type, #suffix, #type, group, bytes)
 #define RAPT_CACHE(type, suffix, group, bytes)                RAPT_INFO(RAPT_CLASS_CACHE, type, #suffix, #type, group, bytes)
 #define RAPT_MASK(type, suffix, group, bytes)                 RAPT_INFO(RAPT_CLASS_MASK, type, #suffix, #type, group, bytes)
-static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_WEIGHT, RAPT_CACHE, RAPT_MASK)};
+#define RAPT_MATRIX(type, suffix, group, bytes)               RAPT_INFO(RAPT_CLASS_MATRIX, type, #suffix, #type, group, bytes)
+static const type_info infos[RAPT_TYPE_LIMIT] = {RAPT_TYPES(RAPT_ELEMENT, RAPT_WEIGHT, RAPT_CACHE, RAPT_MASK, RAPT_MATRIX)};
 #undef RAPT_INFO
 #undef RAPT_ELEMENT
 #undef RAPT_WEIGHT
 #undef RAPT_CACHE
 #undef RAPT_MASK
+#undef RAPT_MATRIX
 
 /* Returns the line of a type; for a number that is no type, a line of class RAPT_CLASS_NONE in which all else is 0. */
 static const type_info *info_of(rapt_type type) { return &infos[(unsigned)type < RAPT_TYPE_LIMIT ? (unsigned)type : RAPT_NONE]; }

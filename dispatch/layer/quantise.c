@@ -68,7 +68,8 @@ rapt_status rapt_quantise_weights(int64_t out, int64_t in, rapt_type type, int64
 
 static rapt_status check_groups(rapt_report *r, int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,
                                 rapt_type to_type, const void *to) {
-    return quantise_check(r, out, in, type, row_stride, from, RAPT_WEIGHTS & ~(RAPT_FLOATS | 1 << RAPT_INT8), to_type, to, NULL);
+    return quantise_check(r, out, in, type, row_stride, from, RAPT_WEIGHTS & RAPT_KV & ~(RAPT_FLOATS | 1 << RAPT_INT8), to_type,
+                          to, NULL);
 }
 
 rapt_status rapt_quantise_groups_explain(int64_t out, int64_t in, rapt_type type, int64_t row_stride, const void *from,

@@ -106,6 +106,7 @@ static void unpack_integers(rapt_type type, const char *row, int channels, int8_
         for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, 0, to + c);                            \
         break;
         RAPT_INTEGER_GROUPS(RAPT_TYPE)
+        RAPT_RANGED_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         memcpy(to, row, (size_t)channels);
@@ -122,23 +123,30 @@ static inline size_t group_bytes(rapt_type type) {
     case name:                                                                                                                   \
         return bytes;
         RAPT_INTEGER_GROUPS(RAPT_TYPE)
+        RAPT_RANGED_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         return 0;
     }
 }
 
-/* Loads the scales of a row's groups: to[n * stride] = that of group n. */
-static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
+/* Loads the f16 that groups have at `offset`: to[n * stride] = that of group n of a row. */
+static RAPT_NOINLINE void load_group_halves(rapt_type type, const char *row, size_t offset, int groups, float *to,
+                                            size_t stride) {
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     for (int n = 0; n < groups; n++) {
-        memcpy(&halves[n], row + (size_t)n * group_bytes(type), sizeof *halves);
+        memcpy(&halves[n], row + (size_t)n * group_bytes(type) + offset, sizeof *halves);
         if (ON_BIG_ENDIAN) halves[n] = __builtin_bswap16(halves[n]);
     }
     memset(halves + groups, 0, RAPT_VL * sizeof *halves);
     for (int n = 0; n < groups; n += RAPT_VL) v_store(scales + n, v_load_f16(halves + n));
     for (int n = 0; n < groups; n++) to[(size_t)n * stride] = scales[n];
+}
+
+/* Loads the scales of a row's groups. */
+static void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
+    load_group_halves(type, row, 0, groups, to, stride);
 }
 
 /* Returns the index of element c in an array of elements that is read as lanes: element 0 of a lane has its lowest bits. */

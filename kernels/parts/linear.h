@@ -208,12 +208,13 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
-    const int line = group == 1 ? 64 / (int)bytes : 64 / (int)bytes * group; /* channels from one prefetch to the next */
+    /* Channels from one prefetch to the next. */
+    const int line = bytes <= 64 ? 64 / (int)bytes * group : 64 * group / (int)bytes / RAPT_PARTIAL_SUMS * RAPT_PARTIAL_SUMS;
     vf acc[16], w[8];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
     for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {
         if (i % line == 0)
-            UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)(i / group) * bytes + ahead);
+            UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)i * bytes / (size_t)group + ahead);
         UNROLLED(v, SUM_VECTORS) {
             if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
                 UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);

@@ -18,7 +18,7 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
-RAPT_CACHE_TYPES(RAPT_TYPE)
+RAPT_GROUP_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* True if every tensor can have this type; false if only K, V and weights can. */
@@ -62,19 +62,21 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 #endif
 
 /* Stages rows of one type, as stage_rows does. Rows of types without groups may end with part of a vector. Groups are read whole,
- * so that what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put
- * `values` on the stack where an array of the caller is still in use. */
+ * larger ones by RAPT_MOST_GROUP channels, so that what their channels share is read once. Instances for groups stay out of line:
+ * when they are inlined, gcc 12 may put `values` on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
+    const int step = rapt_min(group, RAPT_MOST_GROUP);
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
-        if (RAPT_VL > 1 && group > 1 && first % group == 0)
-            for (; i + group <= channels; i += group) {
+        if (RAPT_VL > 1 && group > 1 && first % step == 0)
+            for (; i + step <= channels; i += step) {
                 const char *from = rows[r] + (size_t)(first + i) / (size_t)group * bytes;
+                const int at = (first + i) % group;
                 vf values[RAPT_MOST_GROUP / RAPT_VL];
-                UNROLLED(j, group / RAPT_VL) values[j] = load(from, j * RAPT_VL);
-                UNROLLED(j, group / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
+                UNROLLED(j, step / RAPT_VL) values[j] = load(from, at + j * RAPT_VL);
+                UNROLLED(j, step / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
         if (group == 1 && whole < channels)
@@ -128,13 +130,13 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Defines stage_rows_SUFFIX for each cache type (types.h). */
+/* Defines stage_rows_SUFFIX for each type of RAPT_GROUP_TYPES. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
                                                   int channels) {                                                                \
         stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
     }
-RAPT_CACHE_TYPES(RAPT_TYPE)
+RAPT_GROUP_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Converts n rows to f32: to[r][i] = rows[r][first + i] for i < channels, then 0 up to a whole vector. ld: floats from row to row
@@ -152,15 +154,15 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
     }
 }
 
-/* Converts n rows of any tensor to f32, as stage_element_rows does. For cache types (types.h), first is a multiple of RAPT_VL,
- * and where the type has groups, channels is a multiple of the group. */
+/* Converts n rows of any tensor to f32, as stage_element_rows does. For types of RAPT_GROUP_TYPES, first is a multiple of
+ * RAPT_VL, and where the type has groups, channels is a multiple of the group. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
         break;
-        RAPT_CACHE_TYPES(RAPT_TYPE)
+        RAPT_GROUP_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         stage_element_rows(type, to, ld, rows, n, first, channels);

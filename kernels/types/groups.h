@@ -2,10 +2,11 @@
 /* What the files of storage types share: words that read groups and floats of few bits, and, where RAPT_VL is 1, functions that
  * write them. Included by type_words.h before the files of the types that use it. */
 
-/* Defines group_of_SUFFIX(row, channel) for each cache type (types.h): returns the group of the row that the channel lies in. */
+/* Defines group_of_SUFFIX(row, channel) for each type of RAPT_GROUP_TYPES: returns the group of the row that the channel lies in.
+ */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline const char *group_of_##suffix(const char *row, int channel) { return row + (size_t)channel / group * bytes; }
-RAPT_CACHE_TYPES(RAPT_TYPE)
+RAPT_GROUP_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Returns a little-endian f16 in all lanes. The scales and minima of groups are such numbers on every machine, except in MX types

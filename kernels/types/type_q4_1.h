@@ -13,6 +13,8 @@ static inline void read_q4_1(key_columns *c, const char *const *rows, size_t off
 }
 static inline vf v_column_q4_1(const key_columns *c, vi dword, const int i) { return v_ranged_nibble(c, code_of_byte(dword, i)); }
 
+static inline void unpack_q4_1(const char *group, int add, void *to) { unpack_halves(group + 4, add, to); }
+
 #if RAPT_VL == 1
 static inline void store_group_q4_1(uint8_t *group, const float *x) {
     float m, s = range_of(x, 32, &m) / 15.0f, r = inverse(s);

@@ -19,3 +19,5 @@
 #include "types/type_mxfp4.h"
 #include "types/type_mxfp8_e4m3.h"
 #include "types/type_nvfp4.h"
+#include "types/type_q4_k.h"
+#include "types/type_q6_k.h"

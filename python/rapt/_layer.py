@@ -56,10 +56,37 @@ def _output(out: Any, of: _Tokens, channels: int) -> tuple[Any, _Tokens]:
 
 
 class Weights:
-    """Quantised weights of a linear layer: see quantise_weights()."""
+    """Quantised weights of a linear layer: see quantise_weights() and from_bytes()."""
 
     def __init__(self, kind: int, shape: tuple[int, int], data: "np.ndarray[Any, Any]", scales: "np.ndarray[Any, Any] | None"):
         self.shape, self.data, self.scales, self._kind = shape, data, scales, kind
+
+    @classmethod
+    def from_bytes(cls, data: Any, type: str, shape: tuple[int, int]) -> "Weights":
+        """Weights (out, in) of a type with groups, whose bytes there are already: ggml's blocks, say, as a GGUF file has them.
+
+        data: bytes or an array of them, dense rows; it is kept, not copied, and must not change.
+        type: "q8_0", "q4_0" or "q4_1", whose groups of 32 must divide in, or "q4_k" or "q6_k", whose groups of 256 must.
+
+        >>> rapt.Weights.from_bytes(bytes(2 * 40), "q4_1", (2, 64))
+        Weights(q4_1, 2 x 64)
+        """
+        library = native.library()
+        known = library.types(native.CLASS_WEIGHT, native.CLASS_MATRIX)
+        del known["int8"]  # which has scales of its own
+        kind = known.get(type)
+        if kind is None:
+            raise ValueError(f"type is {shown(type)}: {', '.join(known)} are those of weights with groups")
+        rows, width = (whole(n, "shape") for n in shape)
+        if rows < 1 or width < 1:
+            raise ValueError(f"shape is {(rows, width)}: one row and one column at least are needed")
+        row = library.c.rapt_row_bytes(kind, width)
+        if row < 0:
+            raise ValueError(f"shape is {(rows, width)}: groups of {type} do not divide {width}")
+        array = np.frombuffer(data, np.uint8)
+        if array.size != rows * row:
+            raise ValueError(f"data has {array.size} bytes, where {rows} rows of {row} are needed")
+        return cls(kind, (rows, width), array.reshape(rows, row), None)
 
     @property
     def type(self) -> str:
@@ -79,7 +106,7 @@ class Weights:
 def quantise_weights(weight: Any, type: str = "int8") -> Weights:
     """Weights (out, in) of float32, float16 or bfloat16 in a byte or less for each, for linear() and mha().
 
-    type: "int8" with a scale for each row, or "q8_0" or "q4_0", ggml's groups of 32, where in is a multiple of 32.
+    type: "int8" with a scale for each row, or "q8_0", "q4_0" or "q4_1", ggml's groups of 32, where in is a multiple of 32.
 
     >>> rapt.quantise_weights(np.ones((4, 64), np.float32), "q4_0").nbytes
     144
@@ -200,7 +227,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     residual: of the result's shape.
     out: the array to be written, of the result's shape, which may be the residual.
     arith: "exact"; "bf16", in which x, weight and gate are rounded to bf16; or "int8", in which x is quantised by groups of 32
-        channels, for weights of quantise_weights() with products of integers.
+        channels, of 256 for q4_k and q6_k, for weights of quantise_weights() or Weights.from_bytes() with products of integers.
     threads, isa, tuning: as of attention().
 
     >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[1.0, 1.0], [-1.0, 0.0]], np.float32)

@@ -398,9 +398,9 @@ enum { UNCHANGED };
 
 /* The types that are needed, where another one is given. */
 #define FLOATS          "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
-#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0 or Q4_0 for RAPT_INT8_DOT"
-#define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0 or RAPT_Q4_0 is needed"
-#define GROUPS          "RAPT_Q8_0 or RAPT_Q4_0 is needed"
+#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K for RAPT_INT8_DOT"
+#define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K or RAPT_Q6_K is needed"
+#define GROUPS          "RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1 is needed"
 #define MASKS           "RAPT_BOOL or RAPT_BIT is needed"
 #define ONLY(type)      "RAPT_" type " is needed"
 #define KV                                                                                                                       \
@@ -691,6 +691,7 @@ static void attention_plans(void) {
     REFUSED(rapt_plan_init, d.q.type = RAPT_INT8, TYPE, "q.type = RAPT_INT8: " FLOATS);
     REFUSED(rapt_plan_init, d.k.type = RAPT_NONE, TYPE, "k.type = RAPT_NONE: " KV);
     REFUSED(rapt_plan_init, d.v.type = RAPT_BOOL, TYPE, "v.type = RAPT_BOOL: " KV);
+    REFUSED(rapt_plan_init, d.k.type = RAPT_Q4_K, TYPE, "k.type = RAPT_Q4_K: " KV);
     REFUSED(rapt_plan_init, d.k.type = RAPT_Q8_0, TYPE, "k.type = RAPT_Q8_0: its groups of 32 channels do not divide 8");
     REFUSED(rapt_plan_init, d.o.type = RAPT_F8_E4M3, TYPE, "o.type = RAPT_F8_E4M3: " FLOATS);
     REFUSED(rapt_plan_init, d.lse.type = RAPT_F16, TYPE, "lse.type = RAPT_F16: " ONLY("F32"));
@@ -1290,6 +1291,8 @@ static void linear_layers(void) {
     REFUSED(rapt_linear_plan_init, ld.weight.type = RAPT_F8_E4M3, TYPE, "weight.type = RAPT_F8_E4M3: " WEIGHTS);
     REFUSED(rapt_linear_plan_init, (ld.in = 40, ld.weight.type = RAPT_Q4_0), TYPE,
             "weight.type = RAPT_Q4_0: its groups of 32 channels do not divide 40");
+    REFUSED(rapt_linear_plan_init, (ld.in = 384, ld.weight.type = RAPT_Q6_K), TYPE,
+            "weight.type = RAPT_Q6_K: its groups of 256 channels do not divide 384");
     REFUSED(rapt_linear_plan_init, ld.weight.token_stride = -128, STRIDE, "weight.token_stride = -128: strides are not negative");
     REFUSED(rapt_linear_plan_init, (gated(), ld.gate.token_stride = -1), STRIDE,
             "gate.token_stride = -1: strides are not negative");
@@ -1418,6 +1421,7 @@ static void quantising(void) {
     GOOD(rapt_quantise_groups, UNCHANGED);
     REFUSED(rapt_quantise_groups, out = -1, SHAPE, "out = -1: must be 1 to 1048576");
     REFUSED(rapt_quantise_groups, to_type = RAPT_INT8, TYPE, "to_type = RAPT_INT8: " GROUPS);
+    REFUSED(rapt_quantise_groups, to_type = RAPT_Q4_K, TYPE, "to_type = RAPT_Q4_K: " GROUPS);
     REFUSED(rapt_quantise_groups, in = 40, TYPE, "to_type = RAPT_Q8_0: its groups of 32 channels do not divide 40");
     REFUSED(rapt_quantise_groups, to = NULL, NULL, "to = null: 136 bytes are written there");
 }

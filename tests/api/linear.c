@@ -71,8 +71,9 @@ static float output_of(const linear *l, const weights *w, rapt_activation activa
 }
 
 static reference_value exact_output(const linear *l, const weights *w, rapt_activation activation, const float *x, int64_t n) {
-    reference_value sum = l->arith == RAPT_INT8_DOT ? reference_integer_linearped(fused, x, w->values + n * l->in, l->in)
-                                                    : reference_linearped(fused, l->arith, x, w->values + n * l->in, l->in);
+    reference_value sum = l->arith == RAPT_INT8_DOT
+                              ? reference_integer_linearped(fused, x, w->rows.layout.type, row_of(&w->rows, 0, 0, n), l->in)
+                              : reference_linearped(fused, l->arith, x, w->values + n * l->in, l->in);
     sum = reference_product(sum, (reference_value){w->scales ? w->scales[n] : 1.0f, 0.0});
     return reference_activation(activation, reference_sum(sum, (reference_value){w->bias ? w->bias[n] : 0.0f, 0.0}));
 }
@@ -217,7 +218,7 @@ static bool linear_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     return ok;
 }
 
-static bool grouped_weights(rapt_type type) { return type == RAPT_Q8_0 || type == RAPT_Q4_0; }
+static bool grouped_weights(rapt_type type) { return type != 0 && is_grouped(type); }
 
 /* The same weights as f32. */
 static void widen(weights *w) {
@@ -239,14 +240,15 @@ static void draw_gated(linear *l, rapt_type type, rapt_type gate_type, int64_t g
 }
 
 /* Gates, and weights of groups: with those as f32, the same bits. */
-static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
-    static const int64_t types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_0};
-    enum { TYPES = sizeof types / sizeof *types };
+static bool gated_problem_of(const int64_t *types, size_t count, rapt_arith arith, const char *isa, uint64_t *h) {
     linear l = {.arith = arith};
-    rapt_type type = (rapt_type)one_of(types, TYPES), gate_type = one_in(5) ? 0 : (rapt_type)one_of(types, TYPES);
+    rapt_type type = (rapt_type)one_of(types, count), gate_type = one_in(5) ? 0 : (rapt_type)one_of(types, count);
     bool grouped = grouped_weights(type) || grouped_weights(gate_type);
+    const bool blocks = reference_group(type) == 256 || reference_group(gate_type) == 256;
     draw_sizes(&l);
-    l.in = grouped ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080) : ONE_OF(1, 17, 100, 1025);
+    l.in = blocks    ? ONE_OF(256, 512, 1024, 1280, 2304)
+           : grouped ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
+                     : ONE_OF(1, 17, 100, 1025);
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 15, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
@@ -270,41 +272,60 @@ static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
     return ok;
 }
 
+static bool gated_problem_in(rapt_arith arith, const char *isa, uint64_t *h) {
+    static const int64_t types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_0};
+    return gated_problem_of(types, sizeof types / sizeof *types, arith, isa, h);
+}
+
 static bool linear_problem(const char *isa, uint64_t *h) { return linear_problem_in(RAPT_EXACT, isa, h); }
 static bool gated_problem(const char *isa, uint64_t *h) { return gated_problem_in(RAPT_EXACT, isa, h); }
 static bool bf16_problem(const char *isa, uint64_t *h) {
     return one_in(2) ? linear_problem_in(RAPT_BF16_DOT, isa, h) : gated_problem_in(RAPT_BF16_DOT, isa, h);
 }
 
-/* Sets a group of 32 channels of some tokens to 0. */
-static void clear_groups(tensor *x) {
-    const int64_t groups = (x->channels + 31) / 32;
+/* Sets a group of channels of some tokens to 0. */
+static void clear_groups(tensor *x, int64_t group) {
+    const int64_t groups = (x->channels + group - 1) / group;
     for (int64_t b = 0; b < x->batch; b++)
         for (int64_t t = 0; t < x->tokens; t++) {
             if (!one_in(4)) continue;
-            const int64_t first = 32 * below(groups);
-            for (int64_t c = first; c < first + 32 && c < x->channels; c++) set_value(x, b, t, c, 0.0f);
+            const int64_t first = group * below(groups);
+            for (int64_t c = first; c < first + group && c < x->channels; c++) set_value(x, b, t, c, 0.0f);
         }
 }
 
 /* Integer arithmetic, with and without gates. Some tokens are so small that they count as 0, and some groups are of zeros. */
-static bool integer_problem(const char *isa, uint64_t *h) {
-    static const int64_t types[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+static bool integer_problem_of(const int64_t *types, size_t count, const char *isa, uint64_t *h) {
     linear l = {.arith = RAPT_INT8_DOT};
-    const rapt_type type = (rapt_type)one_of(types, 3), gate_type = one_in(2) ? 0 : (rapt_type)one_of(types, 3);
+    const rapt_type type = (rapt_type)one_of(types, count), gate_type = one_in(2) ? 0 : (rapt_type)one_of(types, count);
     draw_sizes(&l);
-    l.in = is_grouped(type) || is_grouped(gate_type) ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
-                                                     : ONE_OF(1, 3, 31, 32, 33, 100, 1000, 1025, 2070);
+    const bool blocks = reference_group(type) == 256 || reference_group(gate_type) == 256;
+    l.in = blocks                                      ? ONE_OF(256, 512, 1024, 1280, 2304)
+           : is_grouped(type) || is_grouped(gate_type) ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
+                                                       : ONE_OF(1, 3, 31, 32, 33, 100, 1000, 1025, 2070);
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 2, 15, 16, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     const int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     const float size = one_in(4) ? 0x1p-123f : 1.0f; /* drawn before the call, whose arguments come in any order */
     l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
-    clear_groups(&l.x);
+    clear_groups(&l.x, blocks ? 256 : 32);
     draw_gated(&l, type, gate_type, gap);
     const bool ok = agrees(&l, isa, h);
     free_linear(&l);
     return ok;
+}
+
+static bool integer_problem(const char *isa, uint64_t *h) {
+    static const int64_t types[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+    return integer_problem_of(types, sizeof types / sizeof *types, isa, h);
+}
+
+/* Weights with minimums and in blocks of 256 channels, beside others, in every arithmetic. */
+static bool block_problem(const char *isa, uint64_t *h) {
+    static const int64_t any[] = {RAPT_F32, RAPT_Q8_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K},
+                         of_integers[] = {RAPT_INT8, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K};
+    const rapt_arith arith = (rapt_arith)ONE_OF(RAPT_EXACT, RAPT_BF16_DOT, RAPT_INT8_DOT, RAPT_INT8_DOT);
+    return arith == RAPT_INT8_DOT ? integer_problem_of(of_integers, 5, isa, h) : gated_problem_of(any, 5, arith, isa, h);
 }
 
 /* A NaN or an infinity makes the outputs of its token NaN, and has no part in those of the others. */
@@ -464,10 +485,10 @@ static bool append_groups(const tensor *from, rapt_type to_type, unsigned char *
 }
 
 static void quantised_groups(void) {
-    static const rapt_type to_types[] = {RAPT_Q8_0, RAPT_Q4_0}, from_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
+    static const rapt_type to_types[] = {RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1}, from_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16};
     static const int64_t widths[] = {32, 96, 1024, 1056, 2080};
     random_state = 6;
-    for (size_t n = 0; n < 2; n++) {
+    for (size_t n = 0; n < 3; n++) {
         int wrong = 0;
         for (size_t i = 0; i < 15; i++) {
             int64_t in = widths[i / 3], out = 1 + below(7);
@@ -621,6 +642,12 @@ static void test_kernel(const char *isa, bool whole) {
                                       integer_problem,
                                       13,
                                       {UINT64_C(0x856310526f3dd77f), UINT64_C(0xc24e9a2e463bb24f)},
+                                      60,
+                                      240},
+                                     {"weights of q4_1, q4_k and q6_k likewise",
+                                      block_problem,
+                                      17,
+                                      {UINT64_C(0xc04369d1ae734a5b), UINT64_C(0x055cbdefee78b2ab)},
                                       60,
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);

@@ -201,17 +201,19 @@ static void case_conversions(check *c) {
 /* Each type's name is that of no other and finds it again; its class says where it may be. */
 static void case_type_names(check *c) {
     static const rapt_type elements[] = {RAPT_F32, RAPT_F16, RAPT_BF16}, masks[] = {RAPT_BOOL, RAPT_BIT, RAPT_I32};
-    static const rapt_type weights[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+    static const rapt_type weights[] = {RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1};
     for (int number = -1; number <= RAPT_TYPE_LIMIT; number++) {
         const rapt_type type = (rapt_type)number;
         rapt_type_class want = RAPT_CLASS_NONE;
         for (int i = 0; i < KV_TYPES; i++)
             if (kv_types[i] == type) want = RAPT_CLASS_CACHE;
+        for (int i = 0; i < 4; i++)
+            if (weights[i] == type) want = RAPT_CLASS_WEIGHT;
         for (int i = 0; i < 3; i++) {
             if (elements[i] == type) want = RAPT_CLASS_ELEMENT;
-            if (weights[i] == type) want = RAPT_CLASS_WEIGHT;
             if (masks[i] == type) want = RAPT_CLASS_MASK;
         }
+        if (type == RAPT_Q4_K || type == RAPT_Q6_K) want = RAPT_CLASS_MATRIX;
         const char *name = rapt_type_name(type);
         if (rapt_type_class_of(type) != want) check_fail(c, NULL, "type %d is of class %d", number, rapt_type_class_of(type));
         if ((want != RAPT_CLASS_NONE || type == RAPT_NONE) != (name != NULL)) check_fail(c, NULL, "the name of type %d", number);
@@ -221,7 +223,7 @@ static void case_type_names(check *c) {
     static const struct {
         rapt_type type;
         const char *enumerator;
-    } named[] = {RAPT_TYPES(WITH_NAME, WITH_NAME, WITH_NAME, WITH_NAME)};
+    } named[] = {RAPT_TYPES(WITH_NAME, WITH_NAME, WITH_NAME, WITH_NAME, WITH_NAME)};
 #undef WITH_NAME
     for (int64_t i = 0; i < LENGTH_OF(named); i++) {
         const char *lower = rapt_type_name(named[i].type), *upper = named[i].enumerator + strlen("RAPT_");
@@ -237,7 +239,7 @@ static void case_type_names(check *c) {
 /* The bytes of rows are those of the reference, and nothing else has rows. */
 static void case_row_bytes(check *c) {
     for (int type = -1; type <= RAPT_TYPE_LIMIT; type++) {
-        bool has_rows = false;
+        bool has_rows = type == RAPT_Q4_K || type == RAPT_Q6_K;
         for (int i = 0; i < KV_TYPES; i++) has_rows |= (int)kv_types[i] == type;
         for (int64_t channels = 0; channels <= RAPT_MAX_HEAD_DIM; channels++) {
             const int64_t want = has_rows ? reference_row_bytes((rapt_type)type, channels) : -1;

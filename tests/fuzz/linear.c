@@ -11,10 +11,10 @@
 #include "drawn.h"
 
 static void as_drawn(input *in) {
-    static bool (*const problems[])(const char *isa, uint64_t *h) = {linear_problem, gated_problem, bf16_problem,
-                                                                     integer_problem};
+    static bool (*const problems[])(const char *isa, uint64_t *h) = {linear_problem, gated_problem, bf16_problem, integer_problem,
+                                                                     block_problem};
     const char *names[2];
-    const int64_t which = choose(in, 4);
+    const int64_t which = choose(in, 5);
     uint64_t h[2] = {0};
     const int count = take_pair(in, names);
     for (int i = 0; i < count; i++) {
@@ -34,15 +34,17 @@ static const field fields[] = {
 
 static rapt_linear_desc take_description(input *in) {
     static const rapt_type types[] = {RAPT_F32, RAPT_F16, RAPT_BF16},
-                           weight_types[] = {RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0};
+                           weight_types[] = {RAPT_F32,  RAPT_F16,  RAPT_BF16, RAPT_INT8, RAPT_Q8_0,
+                                             RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K};
     rapt_linear_desc d;
     rapt_linear_desc_init(&d);
     d.batch = 1 + choose(in, 3), d.tokens = choose(in, 40);
-    d.in = choose(in, 2) ? 32 * (1 + choose(in, 4)) : 1 + choose(in, 70), d.out = 1 + choose(in, 40);
+    d.in = choose(in, 2) ? 32 * (1 + choose(in, 8)) : 1 + choose(in, 70), d.out = 1 + choose(in, 40);
     d.activation = (rapt_activation)choose(in, 5), d.arith = (rapt_arith)choose(in, 3);
     d.x = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.in);
     d.y = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.out);
-    const int64_t least = d.arith == RAPT_INT8_DOT ? 3 : 0, types_of_width = (d.in % 32 ? 4 : 6) - least;
+    const int64_t least = d.arith == RAPT_INT8_DOT ? 3 : 0, blocks = d.in % 256 == 0 ? 2 : 0,
+                  types_of_width = (d.in % 32 ? 4 : 7) + blocks - least;
     const rapt_type weight = weight_types[least + choose(in, types_of_width)],
                     gate = weight_types[least + choose(in, types_of_width)];
     d.weight = rapt_layout_bshd(weight, 1, d.out, d.in);

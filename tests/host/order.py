@@ -61,8 +61,9 @@ class Draw:
 # ---- Tensors -----------------------------------------------------------------------------------------------------------------
 
 # kind: the name of the type; rows: what the library gets; values: what these are; numbers and groups: what integer arithmetic
-# takes, groups being the scales.
-Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups", defaults=(None, None))
+# takes, groups being the scales, and minimums what is added, None for types that have none;
+# subs: integer scales and minimums of sub-blocks.
+Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups minimums subs", defaults=(None, None, None, None))
 GROUPED = {"q8_0": (-128, 127), "int4": (-8, 7), "q4_0": (-8, 7), "q5_0": (-16, 15), "q4_1": (0, 15)}  # and the range of numbers
 
 
@@ -92,11 +93,45 @@ def groups(draw, kind, shape):
     parts.append(n if kind == "q8_0" else (first & 15) | second << 4)
     rows, scales = np.concatenate(parts, axis=-1).reshape(*outer, -1), scales.astype(f32)
     values = order.of_groups(scales, numbers, minimums.astype(f32) if kind == "q4_1" else f32(0))
-    return Tensor(kind, rows, values, numbers.reshape(shape), scales[..., 0])
+    return Tensor(kind, rows, values, numbers.reshape(shape), scales[..., 0], minimums[..., 0].astype(f32) if kind == "q4_1" else None)
+
+
+def blocks(draw, kind, shape):
+    """Of ggml's q4_K or q6_K, blocks of 256 channels with 8 or 16 parts."""
+    rows, count, parts = shape[0], shape[1] // 256, {"q4_k": 8, "q6_k": 16}[kind]
+    d, e = (draw.normal(rows, count, 1, 1).astype(np.float16) for _ in "de")
+
+    def some(low, high, *of):
+        return draw.rng.integers(low, high, (rows, count, *of))
+
+    def halves(x):
+        return x[..., 0].astype("<f2").view(np.uint8)
+
+    if kind == "q4_k":
+        a, b, n = some(0, 64, 8, 1), some(0, 64, 8, 1), some(0, 16, 8, 32)
+        first, last = (x[..., 0].reshape(rows, count, 2, 4) for x in (a, b))
+        scales = [first[:, :, 0] | first[:, :, 1] >> 4 << 6, last[:, :, 0] | last[:, :, 1] >> 4 << 6,
+                  first[:, :, 1] & 15 | (last[:, :, 1] & 15) << 4]
+        of_two = n.reshape(rows, count, 4, 2, 32)
+        parts = [halves(d), halves(e), *scales, (of_two[..., 0, :] | of_two[..., 1, :] << 4).reshape(rows, count, 128)]
+        n = n.astype(np.int8)
+    else:
+        a, b, e = some(-128, 128, 16, 1), np.zeros((rows, count, 16, 1)), np.zeros_like(e)
+        n = some(0, 64, 16, 16)
+        quarters = n.reshape(rows, count, 2, 4, 32)
+        low = quarters[..., :2, :] & 15 | (quarters[..., 2:, :] & 15) << 4
+        high = sum(quarters[..., i, :] >> 4 << 2 * i for i in range(4))
+        parts = [low.reshape(rows, count, 128), high.reshape(rows, count, 64), a[..., 0] & 255, halves(d)]
+        n = n - 32
+    bytes_of = np.concatenate([x.astype(np.uint8) for x in parts], axis=-1).reshape(rows, -1)
+    scales, minimums = (x[..., 0, 0].astype(f32) for x in (d, e))
+    return Tensor(kind, bytes_of, order.of_blocks(d, e, a, b, n), n.reshape(shape), scales, minimums if kind == "q4_k" else None,
+                  (a[..., 0], b[..., 0]))
 
 
 def tensor(draw, kind, shape, size=1.0):
     if kind in GROUPED: return groups(draw, kind, shape)
+    if kind in ("q4_k", "q6_k"): return blocks(draw, kind, shape)
     if kind != "int8": return floats(draw.normal(*shape) * f32(size), kind)
     numbers = draw.rng.integers(-128, 128, shape).astype(np.int8)
     return Tensor(kind, numbers, numbers.astype(f32), numbers)
@@ -429,9 +464,10 @@ def states_differ(library, isa, fused_class, draw):
 
 def linear_differs(library, isa, fused_class, draw):
     one, often = draw.one, draw.often
-    tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 1000, 1024, 1025, 1504, 2100), one(1, 7, 33)
+    tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 256, 1000, 1024, 1025, 1504, 1536, 2100), one(1, 7, 33)
     arithmetic, size = one("exact", "exact", "bf16", "int8"), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
-    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0"] * (channels % 32 == 0)
+    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0", "q4_1"] * (channels % 32 == 0)
+    kinds += ["q4_k", "q6_k"] * (channels % 256 == 0)
     x, w = tensor(draw, one(*FLOATS), (tokens, channels), size), tensor(draw, one(*kinds), (outputs, channels), size)
     if often(0.1): spoil(draw, x, 1 / x.values.size)
     if often(0.2): put_into(x, 0, 0)
@@ -455,14 +491,14 @@ def linear_differs(library, isa, fused_class, draw):
         gate = tensor(draw, one(*kinds), (outputs, channels))
         desc.gate = layout(gate.rows, gate.kind)
         put("gate", gate.rows, gate.numbers if arithmetic == "int8" else gate.values)
-        if arithmetic == "int8": given["gate_groups"] = gate.groups
+        if arithmetic == "int8": given |= {"gate_groups": gate.groups, "gate_minimums": gate.minimums, "gate_subs": gate.subs}
         scales_and_bias("gate_", gate.kind)
     if often(0.4):
         residual = tensor(draw, one(*FLOATS), (tokens, outputs))
         desc.residual = layout(residual.rows, residual.kind)
         put("residual", residual.rows, residual.values)
     library.run(desc, args)
-    if arithmetic == "int8": given["groups"] = w.groups
+    if arithmetic == "int8": given |= {"groups": w.groups, "minimums": w.minimums, "subs": w.subs}
     want = order.linear(x.values, w.numbers if arithmetic == "int8" else w.values, **given, activation=activation,
                         arithmetic=arithmetic, fused_class=fused_class)
     line = difference("y", y, want, y_kind)

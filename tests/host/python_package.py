@@ -737,6 +737,26 @@ def to_bf16(x):
     return ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
+def blocks_of(kind, rows):
+    """Rows of one block of q4_k or q6_k, as ggml defines it, in float32."""
+    halves = rows.view(np.uint8)
+    if kind == "q6_k":
+        low, high, scales = (halves[:, part].reshape(len(rows), *shape) for part, shape in
+                             ((slice(0, 128), (2, 64)), (slice(128, 192), (2, 32)), (slice(192, 208), (16, 1))))
+        low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
+        high = np.stack([high >> shift & 3 for shift in (0, 2, 4, 6)], axis=2)
+        numbers = (low | high << 4).reshape(-1, 16, 16).astype(np.float32) - 32
+        d = halves[:, 208:].copy().view("<f2").astype(np.float32)
+        return (d[:, None] * scales.view(np.int8) * numbers).reshape(-1, 256)
+    d, least = (halves[:, at:at + 2].copy().view("<f2").astype(np.float32)[:, None] for at in (0, 2))
+    a, b, c = halves[:, 4:8], halves[:, 8:12], halves[:, 12:16]
+    scales = np.concatenate([a & 63, c & 15 | a >> 6 << 4], axis=1)[..., None].astype(np.float32)
+    minimums = np.concatenate([b & 63, c >> 4 | b >> 6 << 4], axis=1)[..., None].astype(np.float32)
+    codes = halves[:, 16:].reshape(-1, 4, 1, 32)
+    numbers = np.concatenate([codes & 15, codes >> 4], axis=2).reshape(-1, 8, 32).astype(np.float32)
+    return (d * scales * numbers - least * minimums).reshape(-1, 256)
+
+
 def test_layers():
     activations = {None: lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu, "silu": lambda x: x / (1 + np.exp(-x)),
                    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))}
@@ -755,7 +775,7 @@ def test_layers():
     ok(same(rapt.linear(x[1, 3], w, b, arith="bf16"), o[1, 3]), "... a token alone: the same bits")
     refused("a linear layer of floats in integers", rapt.Error, ["weight.type = RAPT_F32", "RAPT_INT8_DOT"],
             lambda: rapt.linear(x, w, arith="int8"))
-    for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6)):
+    for kind, limit in (("int8", 0.05), ("q8_0", 0.05), ("q4_0", 0.6), ("q4_1", 0.5)):
         weights = rapt.quantise_weights(w, kind)
         near(f"linear, {weights}", rapt.linear(x, weights, b), wide[0] @ wide[1].T + wide[3], limit)
         near(f"linear, gate of {weights}", rapt.linear(x, weights, gate=weights), (wide[0] @ wide[1].T) ** 2, 12 * limit)
@@ -764,6 +784,31 @@ def test_layers():
         packed = rapt.prepack_weights(weights, arith="int8")
         ok(same(rapt.linear(x, packed, b, arith="int8"), o) and same(rapt.linear(x[1, 3], packed, b, arith="int8"), o[1, 3]),
             "... prepacked, and a token alone: the same bits")
+    blocks = rapt.quantise_weights(w, "q4_1")
+    for data, what in (blocks.data.tobytes(), "bytes"), (blocks.data, "an array"):
+        ok(same(rapt.linear(x, rapt.Weights.from_bytes(data, "q4_1", w.shape)), rapt.linear(x, blocks)),
+           f"linear, weights from {what}: the same bits")
+    for what, words, data, kind, shape in (
+            ("bytes of too few rows", ["1920 bytes", "96 rows of 40"], blocks.data[:48], "q4_1", w.shape),
+            ("bytes of half a group", ["do not divide 40"], blocks.data, "q4_1", (96, 40)),
+            ("blocks that do not divide", ["q6_k do not divide 64"], blocks.data, "q6_k", w.shape),
+            ("bytes of int8", ["'int8'", "q8_0, q4_0, q4_1, q4_k, q6_k"], blocks.data, "int8", w.shape),
+            ("bytes of a type of caches", ["'q5_1'"], blocks.data, "q5_1", w.shape)):
+        refused(f"weights from {what}", ValueError, words, lambda data=data, kind=kind, shape=shape: rapt.Weights.from_bytes(data, kind, shape))
+    tokens, data = random(5, 256), rng.integers(0, 256, (7, 210)).astype(np.uint8)
+    for kind, bytes_of, at in ("q4_k", 144, (0, 2)), ("q6_k", 210, (208,)):
+        rows = data[:, :bytes_of].copy()
+        for first in at:
+            rows[:, first:first + 2] = (np.arange(7) / np.float16(512)).astype("<f2")[:, None].view(np.uint8)
+        values = blocks_of(kind, rows)
+        weights = rapt.Weights.from_bytes(rows, kind, (7, 256))
+        ok(same(rapt.linear(tokens, weights), rapt.linear(tokens, values)), f"linear, {weights}: the bits of the same weights in float32")
+        exact = rapt.linear(tokens, weights)
+        near(f"linear in integers, {weights}", rapt.linear(tokens, weights, arith="int8") / abs(exact).max(), exact / abs(exact).max(), 0.05)
+        packed = rapt.prepack_weights(weights, arith="int8")
+        ok(same(rapt.linear(tokens, packed, arith="int8"), rapt.linear(tokens, weights, arith="int8")), "... prepacked: the same bits")
+        refused(f"a cache of {kind}", ValueError, [f"'{kind}'", "are those of K and V"],
+                lambda kind=kind: rapt.KVCache(kv_heads=1, capacity=4, d_k=256, type=kind))
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")
     for weight, arith in ((w, "exact"), (w, "bf16"), (rapt.quantise_weights(w, "int8"), "exact")):
         packed, many, plain = rapt.prepack_weights(weight, arith=arith, threads=2), random(70, 64), {"arith": arith}
@@ -786,7 +831,7 @@ def test_layers():
     refused("another activation", ValueError, ["'tanh'", "'relu'"], lambda: rapt.linear(x, w, activation="tanh"))
     refused("weights of another width", ValueError, ["64 channels come in"], lambda: rapt.linear(x, w[:, :32]))
     refused("a bias of another length", ValueError, ["bias", "(96,)"], lambda: rapt.linear(x, w, b[:5]))
-    refused("weights in a type of caches", rapt.Error, ["to_type"], lambda: rapt.quantise_weights(w, "q4_1"))
+    refused("weights in a type of caches", rapt.Error, ["to_type"], lambda: rapt.quantise_weights(w, "q5_1"))
     refused("a negative epsilon", rapt.Error, ["epsilon = -1"], lambda: rapt.layer_norm(x, epsilon=-1))
 
 
@@ -1130,7 +1175,7 @@ def used(x):
 def subjects():
     """(what, object) of each class of the package."""
     w, keys = ramp((48, 64)), ramp((3, 2, 20, 64))
-    for kind in ("int8", "q8_0", "q4_0"):
+    for kind in ("int8", "q8_0", "q4_0", "q4_1"):
         yield f"weights of {kind}", rapt.quantise_weights(w, kind)
     yield "prepacked weights", rapt.prepack_weights(w)
     yield "prepacked quantised weights", rapt.prepack_weights(rapt.quantise_weights(w, "int8"))

@@ -70,6 +70,10 @@ static group_format format_of(rapt_type type) {
         return (group_format){.channels = 32, .bytes = 33};
     case RAPT_NVFP4:
         return (group_format){.channels = 16, .bytes = 9};
+    case RAPT_Q4_K:
+        return (group_format){.channels = 256, .bytes = 144};
+    case RAPT_Q6_K:
+        return (group_format){.channels = 256, .bytes = 210};
     default:
         return (group_format){.channels = 1};
     }
@@ -121,7 +125,36 @@ static float group_number(rapt_type type, const unsigned char *row, int64_t chan
     return (float)number_of(type, row + channel / f.channels * f.bytes, (int)(channel % f.channels));
 }
 
+/* ggml's blocks of 256 channels, by its dequantize_row_q4_K and dequantize_row_q6_K. */
+static bool is_block(rapt_type type) { return type == RAPT_Q4_K || type == RAPT_Q6_K; }
+
+/* The integer of channel i, its scale, and its minimum. */
+typedef struct block_number {
+    int number, scale, minimum;
+} block_number;
+
+static block_number block_number_of(rapt_type type, const unsigned char *block, int i) {
+    const int j = i / 32;
+    if (type == RAPT_Q4_K) {
+        const unsigned char *const q = block + 4;
+        const int scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | (q[j - 4] >> 6) << 4,
+                  minimum = j < 4 ? q[j + 4] & 63 : (q[j + 4] >> 4) | (q[j] >> 6) << 4;
+        return (block_number){block[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 * 4) & 15, scale, minimum};
+    }
+    const unsigned char low = block[i / 128 * 64 + i % 64], high = block[128 + i / 128 * 32 + i % 32];
+    const int number = (low >> (i % 128 / 64 * 4) & 15) | (high >> (i % 128 / 32 * 2) & 3) << 4;
+    return (block_number){number - 32, (int)byte_value(RAPT_INT8, block[192 + i / 16]), 0};
+}
+
+static double block_scale(rapt_type type, const unsigned char *block) { return half_at(block + (type == RAPT_Q6_K ? 208 : 0)); }
+static double block_minimum(rapt_type type, const unsigned char *block) { return type == RAPT_Q6_K ? 0 : half_at(block + 2); }
+
 static float group_element(rapt_type type, const unsigned char *group, int i) {
+    if (is_block(type)) {
+        const block_number n = block_number_of(type, group, i);
+        const double product = block_scale(type, group) * n.scale * n.number;
+        return (float)(type == RAPT_Q6_K ? product : product - block_minimum(type, group) * n.minimum);
+    }
     if (has_byte_scale(type)) return byte_scale_element(type, group, i);
     const group_format f = format_of(type);
     const double product = half_at(group) * number_of(type, group, i);
@@ -1265,24 +1298,38 @@ static float largest_of(const float *x, int64_t n) {
     return most;
 }
 
+/* The channels of a token that are quantised together. */
+static int integer_group(rapt_type type) { return is_block(type) ? 256 : TOKEN_GROUP; }
+
 float reference_integer_linear(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
     const unsigned char *const at = stored;
-    const int bytes = type == RAPT_INT8 ? TOKEN_GROUP : format_of(type).bytes;
+    const int bytes = type == RAPT_INT8 ? TOKEN_GROUP : format_of(type).bytes, of_group = integer_group(type);
     float total = 0.0f;
-    for (int64_t first = 0; first < channels; first += TOKEN_GROUP) {
-        const unsigned char *const group = at + first / TOKEN_GROUP * bytes;
-        const int count = (int)(channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP);
+    for (int64_t first = 0; first < channels; first += of_group) {
+        const unsigned char *const group = at + first / of_group * bytes;
+        const int count = (int)(channels - first < of_group ? channels - first : of_group);
         const float most = largest_of(x + first, count), factor = 127.0f / most;
-        double sum = 0;
+        double sum = 0, integers = 0;
         bool finite = true;
         for (int i = 0; i < count; i++) {
             const float scaled = x[first + i] * factor;
             const double n = isfinite(scaled) ? (double)nearbyintf(scaled) : 0;
-            sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
+            const block_number of_block = is_block(type) ? block_number_of(type, group, i) : (block_number){0};
+            integers += is_block(type) ? n * of_block.minimum : n;
+            if (is_block(type)) sum += n * of_block.scale * of_block.number;
+            else sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
             finite = finite && isfinite(x[first + i]);
         }
         const float unit = finite ? most / 127.0f : NAN;
+        if (is_block(type)) {
+            total = reference_multiply_add(fused, (float)sum, (float)block_scale(type, group) * unit, total);
+            if (type == RAPT_Q4_K)
+                total = reference_multiply_add(fused, (float)integers, -((float)block_minimum(type, group) * unit), total);
+            continue;
+        }
         total = reference_multiply_add(fused, (float)sum, type == RAPT_INT8 ? unit : (float)half_at(group) * unit, total);
+        if (type != RAPT_INT8 && format_of(type).minimum >= 0)
+            total = reference_multiply_add(fused, (float)integers, (float)half_at(group + format_of(type).minimum) * unit, total);
     }
     return total;
 }
@@ -1337,14 +1384,25 @@ reference_value reference_linearped(bool fused, rapt_arith arith, const float *x
     return (reference_value){sum, gamma_n(chain + PARTIAL_SUMS * parts + !fused) * sizes + ldexp((double)channels, -149)};
 }
 
-reference_value reference_integer_linearped(bool fused, const float *x, const float *w, int64_t channels) {
-    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / TOKEN_GROUP) + 1 + !fused;
+reference_value reference_integer_linearped(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
+    const group_format f = format_of(type);
+    const bool blocks = is_block(type), minimums = type == RAPT_Q4_K || (f.bytes && !blocks && f.minimum >= 0);
+    const int group = integer_group(type);
+    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / group) * (1 + minimums) + 1 + blocks + !fused;
     for (int64_t i = 0; i < channels; i++) {
-        const int64_t first = i - i % TOKEN_GROUP, count = channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP;
+        const unsigned char *const at = (const unsigned char *)stored + i / f.channels * f.bytes;
+        const block_number n = blocks ? block_number_of(type, at, (int)(i % f.channels)) : (block_number){0};
+        const double m = blocks     ? -block_minimum(type, at) * n.minimum
+                         : minimums ? half_at(at + f.minimum)
+                                    : 0,
+                     w = blocks    ? block_scale(type, at) * n.scale * n.number
+                         : f.bytes ? half_at(at) * number_of(type, at, (int)(i % f.channels))
+                                   : reference_element(type, stored, i);
+        const int64_t first = i - i % group, count = channels - first < group ? channels - first : group;
         const double most = largest_of(x + first, count), h = most / 254 + 4 * u * most + 0x1p-121;
-        sum += (double)w[i] * x[i];
-        lost += h * fabs((double)w[i]);
-        sizes += (fabs((double)x[i]) + h) * fabs((double)w[i]);
+        sum += (w + m) * x[i];
+        lost += h * fabs(w + m);
+        sizes += (fabs((double)x[i]) + h) * (fabs(w) + fabs(m));
     }
     return (reference_value){sum, lost + gamma_n(k) * sizes + k * 0x1p-130};
 }

@@ -139,10 +139,25 @@ static inline tensor new_rows(rapt_type type, int64_t batch, int64_t tokens, int
     return new_tensor(&l, batch, 1, tokens, channels, gap != 0);
 }
 
+/* Fills rows of blocks of q4_K or q6_K, to which nothing is quantised here: random bytes, and scales of which elements of that
+ * size come. */
+static inline void fill_blocks(tensor *t, float size) {
+    const bool six = t->layout.type == RAPT_Q6_K;
+    const int64_t bytes = reference_row_bytes(t->layout.type, 256);
+    for (int64_t b = 0; b < t->batch; b++)
+        for (int64_t i = 0; i < t->tokens; i++)
+            for (unsigned char *row = row_of(t, b, 0, i), *block = row; block < row + t->row; block += bytes) {
+                for (int64_t n = 0; n < bytes; n++) block[n] = (unsigned char)value_below(256);
+                reference_store_shared(block + (six ? 208 : 0), random_value() * size / (six ? 2000.0f : 500.0f));
+                if (!six) reference_store_shared(block + 2, random_value() * size / 60.0f);
+            }
+}
+
 /* Numbers of that size; of int8, whole ones of the whole range. */
 static inline tensor random_rows(rapt_type type, int64_t batch, int64_t tokens, int64_t channels, int64_t gap, float size) {
     tensor t = new_rows(type, batch, tokens, channels, gap);
     if (type == RAPT_INT8) fill_with(&t, integer_up_to, 127.0f);
+    else if (reference_group(type) == 256) fill_blocks(&t, size);
     else fill_with(&t, value_of_size, size);
     return t;
 }
