@@ -40,9 +40,10 @@ static inline integer_format integer_format_of(rapt_type type) {
 
 /* Quantised tokens of a pass. */
 typedef struct integer_tokens {
-    float *x;      /* [tokens][groups][GROUP_LANES] their integers */
-    float *scales; /* [tokens][blocks] */
-    int32_t *sums; /* [tokens][sub-blocks] sums of integers */
+    float *x;             /* [tokens][groups][GROUP_LANES] their integers */
+    float *scales;        /* [tokens][blocks] */
+    int32_t *sums;        /* [tokens][sub-blocks] sums of integers */
+    int32_t *corrections; /* [tokens][sub-blocks] what sums of products begin with, since weights have DOT_BIAS */
 } integer_tokens;
 
 /* Scratch of a task. */
@@ -104,7 +105,8 @@ static integer_tokens lay_out_tokens(rapt_type type, float *memory, size_t *used
     const size_t channels = groups * RAPT_GROUP;
     return (integer_tokens){.x = carve(memory, used, tokens * groups * GROUP_LANES),
                             .scales = carve(memory, used, tokens * (channels / (size_t)f.block)),
-                            .sums = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub))};
+                            .sums = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub)),
+                            .corrections = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub))};
 }
 
 /* Lays out the scratch of a task in memory, and returns its size in floats. With null memory it only counts them. */
@@ -122,9 +124,10 @@ static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory
     return used;
 }
 
-/* Quantises a block of a token, x, to lanes; sets its scale, NaN if the block has a NaN or an infinity, and the sums of its
- * sub-blocks. */
-static void quantise_block(const integer_format f, const float *x, float *lanes, float *scale, int32_t *sums) {
+/* Quantises a block of a token, x, to lanes; sets its scale, NaN if the block has a NaN or an infinity, and the sums and
+ * corrections of its sub-blocks. */
+static void quantise_block(const integer_format f, const float *x, float *lanes, float *scale, int32_t *sums,
+                           int32_t *corrections) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < f.block; c += RAPT_VL) {
         const vf some = v_load(x + c);
@@ -139,10 +142,14 @@ static void quantise_block(const integer_format f, const float *x, float *lanes,
         dot_element elements[RAPT_GROUP];
         for (int c = 0; c < RAPT_GROUP; c += RAPT_VL)
             v_store(n + c, v_as_float(nearest_int(v_mul(v_load(x + first + c), factor), v_set1(128.0f))));
-        for (int c = 0; c < RAPT_GROUP; c += f.sub) sums[(first + c) / f.sub] = 0;
-        for (int c = 0; c < RAPT_GROUP; c++) {
-            elements[dot_place(c)] = (dot_element)(int8_t)n[c];
-            sums[(first + c) / f.sub] += (int8_t)n[c];
+        for (int sub = 0; sub < RAPT_GROUP / f.sub; sub++) {
+            int32_t sum = 0;
+            for (int c = sub * f.sub; c < (sub + 1) * f.sub; c++) {
+                elements[dot_place(c)] = (dot_element)(int8_t)n[c];
+                sum += (int8_t)n[c];
+            }
+            *sums++ = sum;
+            *corrections++ = -DOT_BIAS * sum;
         }
         memcpy(lanes + first / RAPT_DOT, elements, sizeof elements);
     }
@@ -159,7 +166,7 @@ static void quantise_token(rapt_type type, const float *x, size_t channels, cons
     for (size_t b = 0; b < blocks; b++) {
         const size_t at = (size_t)i * blocks + b;
         quantise_block(f, x + b * (size_t)f.block, to->x + at * (size_t)(f.block / RAPT_DOT), to->scales + at,
-                       to->sums + at * subs);
+                       to->sums + at * subs, to->corrections + at * subs);
     }
 }
 
@@ -268,7 +275,7 @@ static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratc
 }
 
 /* Adds the products of `groups` groups of nt tokens and a staged sixteen to the tokens' sums. Tokens lie ldx groups apart. The
- * sums of integers begin with what undoes the DOT_BIAS of weights. */
+ * sums of integers begin with the corrections. */
 static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, int groups,
                                      const integer_tokens tokens, size_t ldx, float *sums) {
     const int subs = f.block / f.sub, sub_lanes = f.sub / RAPT_DOT;
@@ -282,8 +289,7 @@ static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const
         for (int sub = b * subs; sub < (b + 1) * subs; sub++) {
             vi acc[INTEGER_TOKENS * SUM_VECTORS];
             UNROLLED(j, nt)
-                UNROLLED(v, SUM_VECTORS)
-                    acc[j * SUM_VECTORS + v] = i_set1(-DOT_BIAS * tokens.sums[(size_t)j * lds + (size_t)sub]);
+                UNROLLED(v, SUM_VECTORS) acc[j * SUM_VECTORS + v] = i_set1(tokens.corrections[(size_t)j * lds + (size_t)sub]);
             UNROLLED(i, sub_lanes) {
                 const int lane = sub * sub_lanes + i;
                 vi weights[SUM_VECTORS];
@@ -335,7 +341,8 @@ static RAPT_INLINE void multiply_sixteen_as(const integer_format f, const rapt_l
         nt = tokens - i >= INTEGER_TOKENS ? INTEGER_TOKENS : 1;
         const integer_tokens from = {.x = x->x + (size_t)i * ldx * GROUP_LANES + first / RAPT_DOT,
                                      .scales = x->scales + (size_t)i * blocks + first / (size_t)f.block,
-                                     .sums = x->sums + (size_t)i * subs + first / (size_t)f.sub};
+                                     .sums = x->sums + (size_t)i * subs + first / (size_t)f.sub,
+                                     .corrections = x->corrections + (size_t)i * subs + first / (size_t)f.sub};
         if (nt == INTEGER_TOKENS) integer_tile(INTEGER_TOKENS, f, staged, groups, from, ldx, sums + i * RAPT_PARTIAL_SUMS);
         else integer_tile(1, f, staged, groups, from, ldx, sums + i * RAPT_PARTIAL_SUMS);
     }
