@@ -17,6 +17,7 @@ import numpy as np
 
 VERSION = 1  # A.2
 BLOCK, CHUNK, SCORE_WHOLE, SCORE_PART, PARTIAL_SUMS, GROUP, STEP, LINEAR_PART = 64, 512, 128, 64, 16, 32, 32, 1024
+WEIGHT_BLOCK = 256
 f32, number = np.float32, float.fromhex
 MOST, NONE = np.finfo(f32).max, f32(-np.inf)  # FLT_MAX; the score of a masked key
 ZERO, ONE = f32(0), f32(1)
@@ -435,20 +436,23 @@ def of_blocks(d, e, a, b, n):
 
 @np.errstate(all="ignore")
 def linear(x, w, *, scales=None, bias=None, activation=None, gate=None, gate_scales=None, gate_bias=None, residual=None,
-           arithmetic="exact", groups=None, gate_groups=None, minimums=None, gate_minimums=None, fused_class=True):
+           arithmetic="exact", groups=None, gate_groups=None, minimums=None, gate_minimums=None, subs=None, gate_subs=None, fused_class=True):
     """x is [token, channel], w and gate [output, channel], scales and biases [output], residual [token, output].
 
     With arithmetic="int8", w and gate are integers, and groups and gate_groups the scales of their groups [output, group], None for
-    int8; minimums and gate_minimums the minimums of these groups, where the type has such."""
+    int8; minimums and gate_minimums the minimums of these groups, where the type has such. For q4_K and q6_K the groups are blocks,
+    minimums are e, and subs and gate_subs are (a, b), [output, block, sub-block], b of zeros for q6_K."""
     fma = fused if fused_class else unfused
 
-    def mapped(w, groups, minimums, scales, bias):
-        if arithmetic == "int8": total = integer_products(fma, x, w, groups, minimums)
+    def mapped(w, groups, minimums, subs, scales, bias):
+        if arithmetic == "int8" and subs is not None: total = integer_blocks(fma, x, w, groups, minimums, *subs)
+        elif arithmetic == "int8": total = integer_products(fma, x, w, groups, minimums)
         else: total = dot(fma, bf16(x)[:, None], bf16(w)) if arithmetic == "bf16" else products(fma, x[:, None], w)
         return fma(total, ONE if scales is None else scales, ZERO if bias is None else bias)  # K.2
 
-    y, activate = mapped(w, groups, minimums, scales, bias), ACTIVATIONS[activation]
-    y = activate(fma, y) if gate is None else activate(fma, mapped(gate, gate_groups, gate_minimums, gate_scales, gate_bias)) * y
+    y, activate = mapped(w, groups, minimums, subs, scales, bias), ACTIVATIONS[activation]
+    if gate is not None: y = activate(fma, mapped(gate, gate_groups, gate_minimums, gate_subs, gate_scales, gate_bias)) * y
+    else: y = activate(fma, y)
     return y if residual is None else y + residual
 
 
@@ -471,6 +475,20 @@ def integer_products(fma, x, w, groups, minimums):
         sums = n @ w[part].astype(np.float64).T
         total = fma(sums.astype(f32), unit if groups is None else groups[:, g] * unit, total)
         if minimums is not None: total = fma(n.sum(axis=-1, keepdims=True).astype(f32), minimums[:, g] * unit, total)
+    return total
+
+
+def integer_blocks(fma, x, w, d, e, a, b):
+    """K.4, of q4_K and q6_K; e is None for q6_K."""
+    total = ZERO
+    for block in range(x.shape[-1] // WEIGHT_BLOCK):
+        part = np.s_[:, block * WEIGHT_BLOCK:(block + 1) * WEIGHT_BLOCK]
+        most = abs(x[part]).max(axis=-1, keepdims=True)
+        n, unit = nearest(x[part] * (f32(127) / most)), most / f32(127)  # of NaN and infinity as in integer_scores
+        n = n.reshape(len(x), a.shape[-1], -1)
+        sums = np.einsum("tji,oji->toj", n, w[part].astype(np.float64).reshape(len(w), a.shape[-1], -1))
+        total = fma((sums * a[:, block]).sum(axis=-1).astype(f32), d[:, block] * unit, total)
+        if e is not None: total = fma((n.sum(axis=-1) @ b[:, block].T).astype(f32), -(e[:, block] * unit), total)
     return total
 
 

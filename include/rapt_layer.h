@@ -71,9 +71,9 @@ typedef struct rapt_linear_desc {
 
     /* The arithmetic of products, while biases, the scales of rows and all later steps stay in f32: RAPT_EXACT, the default; or
      * RAPT_BF16_DOT, in which the elements of X, W and G are rounded to bf16 and their products summed as in attention; or
-     * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, and products are summed in
-     * integers within a group. W and G are then of RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1, and prepacked weights save the
-     * most time. */
+     * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, for RAPT_Q4_K and RAPT_Q6_K by
+     * blocks of 256, and products are summed in integers within a group. W and G are then of RAPT_INT8 or of a type with groups,
+     * and prepacked weights save the most time. */
     rapt_arith arith;
 
     const rapt_tuning *tuning; /* Numbers by which the work is cut, as in rapt_desc. */

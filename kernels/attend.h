@@ -37,13 +37,14 @@
  *   v_select(m, yes, no)      `yes` where m is true, else `no`
  *   v_as_int(x)               the bits of x as a vi
  *   v_as_float(x)             the bits of x as a vf
- *   v_from_int(x)             signed integers as f32; need only be exact for those that f32 holds exactly
+ *   v_from_int(x)             signed integers as f32, rounded to nearest even
  *   v_pow2(x)                 the power of two whose biased exponent is the low 8 bits of x's pattern; bit 8 of it must be 0
  *   v_transpose(a)            transposes a[RAPT_VL] in place: element i of vector r becomes element r of vector i
  *   i_set1(n)                 n in all lanes
  *   i_and(a, b)               a & b
  *   i_or(a, b)                a | b
  *   i_add(a, b)               a + b
+ *   i_mul(a, b)               a * b, the lower 32 bits
  *   i_shl(a, n)               a << n; n of all shifts is a constant once the call is inlined
  *   i_shr(a, n)               a >> n, zeros shifted in
  *   i_sar(a, n)               a >> n, signs shifted in

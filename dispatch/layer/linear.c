@@ -31,12 +31,13 @@ static const rapt_linear_names gate_names = {
 
 /* True if weights of this type can be multiplied in integer arithmetic. */
 static bool has_integers(rapt_type type) {
-    return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0 || type == RAPT_Q4_1;
+    return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0 || type == RAPT_Q4_1 || type == RAPT_Q4_K ||
+           type == RAPT_Q6_K;
 }
 
 /* Checks that the weights, and those of a gate, have a type that integer arithmetic can multiply. */
 static rapt_status check_integer_weights(rapt_report *r, const rapt_linear_desc *d, const rapt_linear_names *names) {
-    static const char of_integers[] = "must be RAPT_INT8, Q8_0, Q4_0 or Q4_1 for RAPT_INT8_DOT";
+    static const char of_integers[] = "must be RAPT_INT8, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K for RAPT_INT8_DOT";
     if (!has_integers(d->weight.type))
         return rapt_refuse_type(r, RAPT_ERR_ARITH, names->weight, "type", d->weight.type, of_integers);
     if (d->gate.type && !has_integers(d->gate.type))

@@ -75,6 +75,7 @@ static inline vi i_and(vi a, vi b) { return vandq_u32(a, b); }
 static inline vi i_or(vi a, vi b) { return vorrq_u32(a, b); }
 static inline vi i_xor(vi a, vi b) { return veorq_u32(a, b); }
 static inline vi i_add(vi a, vi b) { return vaddq_u32(a, b); }
+static inline vi i_mul(vi a, vi b) { return vmulq_u32(a, b); }
 static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }
 static inline vi i_sar(vi a, int n) { return vreinterpretq_u32_s32(vreinterpretq_s32_u32(a) >> n); }

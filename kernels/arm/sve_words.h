@@ -72,6 +72,7 @@ static inline vi i_and(vi a, vi b) { return svand_u32_x(all_lanes(), a, b); }
 static inline vi i_or(vi a, vi b) { return svorr_u32_x(all_lanes(), a, b); }
 static inline vi i_xor(vi a, vi b) { return sveor_u32_x(all_lanes(), a, b); }
 static inline vi i_add(vi a, vi b) { return svadd_u32_x(all_lanes(), a, b); }
+static inline vi i_mul(vi a, vi b) { return svmul_u32_x(all_lanes(), a, b); }
 static inline vi i_shl(vi a, int n) { return svlsl_u32_x(all_lanes(), a, svdup_n_u32((uint32_t)n)); }
 static inline vi i_shr(vi a, int n) { return svlsr_u32_x(all_lanes(), a, svdup_n_u32((uint32_t)n)); }
 static inline vi i_sar(vi a, int n) {

@@ -62,6 +62,7 @@ static inline vi i_set1(int32_t x) { return (vi)x; }
 static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_add(vi a, vi b) { return a + b; }
+static inline vi i_mul(vi a, vi b) { return a * b; }
 static inline vi i_sub(vi a, vi b) { return a - b; }
 static inline vi i_shl(vi a, int n) { return a << n; }
 static inline vi i_shr(vi a, int n) { return a >> n; }

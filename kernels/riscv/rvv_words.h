@@ -71,6 +71,7 @@ static inline vi i_and(vi a, vi b) { return __riscv_vand_vv_u32m1(a, b, RAPT_VL)
 static inline vi i_or(vi a, vi b) { return __riscv_vor_vv_u32m1(a, b, RAPT_VL); }
 static inline vi i_xor(vi a, vi b) { return __riscv_vxor_vv_u32m1(a, b, RAPT_VL); }
 static inline vi i_add(vi a, vi b) { return __riscv_vadd_vv_u32m1(a, b, RAPT_VL); }
+static inline vi i_mul(vi a, vi b) { return __riscv_vmul_vv_u32m1(a, b, RAPT_VL); }
 static inline vi i_sub(vi a, vi b) { return __riscv_vsub_vv_u32m1(a, b, RAPT_VL); }
 static inline vi i_shl(vi a, int n) { return __riscv_vsll_vx_u32m1(a, (size_t)n, RAPT_VL); }
 static inline vi i_shr(vi a, int n) { return __riscv_vsrl_vx_u32m1(a, (size_t)n, RAPT_VL); }

@@ -20,3 +20,12 @@ static inline vf v_load_q4_k(const char *row, int channel) {
     const vf minimum = v_mul(v_broadcast_f16_le(block + 2), v_set1((float)part_of_q4_k(block, part, true)));
     return v_sub(v_mul(scale, v_from_int(code)), minimum);
 }
+
+/* Unpacks the codes of a block. */
+static inline void unpack_q4_k(const char *block, int8_t *to) {
+    for (int i = 0; i < 128; i++) {
+        const uint8_t byte = (uint8_t)block[16 + i];
+        to[i / 32 * 64 + i % 32] = (int8_t)(byte & 15);
+        to[i / 32 * 64 + i % 32 + 32] = (int8_t)(byte >> 4);
+    }
+}

@@ -26,3 +26,11 @@ static inline vf v_load_q6_k(const char *row, int channel) {
     const vf scale = v_mul(v_broadcast_f16_le(block + 208), v_set1((float)(int8_t)block[192 + (channel / 16 & 15)]));
     return v_mul(scale, v_from_int(i_add(i_load_q6_k(block, channel), i_set1(-32))));
 }
+
+/* Unpacks the codes of a block, each less 32. */
+static inline void unpack_q6_k(const char *block, int8_t *to) {
+    for (int i = 0; i < 256; i++) {
+        const int half = i / 128, lower = (uint8_t)block[half * 64 + i % 64], upper = (uint8_t)block[128 + half * 32 + i % 32];
+        to[i] = (int8_t)((lower >> (i / 64 & 1) * 4 & 15) + (upper >> (i / 32 & 3) * 2 & 3) * 16 - 32);
+    }
+}

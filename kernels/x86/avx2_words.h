@@ -66,6 +66,7 @@ static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm256_add_epi32((__m256i)a, (__m256i)b); }
+static inline vi i_mul(vi a, vi b) { return (vi)_mm256_mullo_epi32((__m256i)a, (__m256i)b); }
 static inline vi i_shl(vi a, int n) { return a << n; } /* gcc and clang define it for negative numbers */
 static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(32))))a >> n); }
 static inline vi i_sar(vi a, int n) { return a >> n; }

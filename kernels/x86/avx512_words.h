@@ -67,6 +67,7 @@ static inline vi i_and(vi a, vi b) { return a & b; }
 static inline vi i_or(vi a, vi b) { return a | b; }
 static inline vi i_xor(vi a, vi b) { return a ^ b; }
 static inline vi i_add(vi a, vi b) { return (vi)_mm512_add_epi32((__m512i)a, (__m512i)b); }
+static inline vi i_mul(vi a, vi b) { return (vi)_mm512_mullo_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_sub(vi a, vi b) { return (vi)_mm512_sub_epi32((__m512i)a, (__m512i)b); }
 static inline vi i_shl(vi a, int n) { return a << n; } /* gcc and clang define it for negative numbers */
 static inline vi i_shr(vi a, int n) { return (vi)((uint32_t __attribute__((vector_size(64))))a >> n); }

@@ -67,6 +67,7 @@ static inline vi i_and(vi a, vi b) { return _mm_and_si128(a, b); }
 static inline vi i_or(vi a, vi b) { return _mm_or_si128(a, b); }
 static inline vi i_xor(vi a, vi b) { return _mm_xor_si128(a, b); }
 static inline vi i_add(vi a, vi b) { return _mm_add_epi32(a, b); }
+static inline vi i_mul(vi a, vi b) { return _mm_mullo_epi32(a, b); }
 static inline vi i_sub(vi a, vi b) { return _mm_sub_epi32(a, b); }
 #define i_shl(a, n) _mm_slli_epi32(a, n)
 #define i_shr(a, n) _mm_srli_epi32(a, n)

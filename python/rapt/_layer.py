@@ -227,7 +227,7 @@ def linear(x: Any, weight: Any, bias: Any = None, *, activation: Activation = No
     residual: of the result's shape.
     out: the array to be written, of the result's shape, which may be the residual.
     arith: "exact"; "bf16", in which x, weight and gate are rounded to bf16; or "int8", in which x is quantised by groups of 32
-        channels, for weights of quantise_weights() with products of integers.
+        channels, of 256 for q4_k and q6_k, for weights of quantise_weights() or Weights.from_bytes() with products of integers.
     threads, isa, tuning: as of attention().
 
     >>> x, weight = np.array([1.0, 2.0], np.float32), np.array([[1.0, 1.0], [-1.0, 0.0]], np.float32)

@@ -398,7 +398,7 @@ enum { UNCHANGED };
 
 /* The types that are needed, where another one is given. */
 #define FLOATS          "RAPT_F32, RAPT_F16 or RAPT_BF16 is needed"
-#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0, Q4_0 or Q4_1 for RAPT_INT8_DOT"
+#define INTEGER_WEIGHTS "must be RAPT_INT8, Q8_0, Q4_0, Q4_1, Q4_K or Q6_K for RAPT_INT8_DOT"
 #define WEIGHTS         "RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8, RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K or RAPT_Q6_K is needed"
 #define GROUPS          "RAPT_Q8_0, RAPT_Q4_0 or RAPT_Q4_1 is needed"
 #define MASKS           "RAPT_BOOL or RAPT_BIT is needed"
@@ -1293,9 +1293,6 @@ static void linear_layers(void) {
             "weight.type = RAPT_Q4_0: its groups of 32 channels do not divide 40");
     REFUSED(rapt_linear_plan_init, (ld.in = 384, ld.weight.type = RAPT_Q6_K), TYPE,
             "weight.type = RAPT_Q6_K: its groups of 256 channels do not divide 384");
-    REFUSED(rapt_linear_plan_init,
-            (ld.weight = rows_of(RAPT_Q4_K, 4, 256), ld.in = 256, ld.x = rows_of(RAPT_F32, 3, 256), ld.arith = RAPT_INT8_DOT),
-            ARITH, "weight.type = RAPT_Q4_K: " INTEGER_WEIGHTS);
     REFUSED(rapt_linear_plan_init, ld.weight.token_stride = -128, STRIDE, "weight.token_stride = -128: strides are not negative");
     REFUSED(rapt_linear_plan_init, (gated(), ld.gate.token_stride = -1), STRIDE,
             "gate.token_stride = -1: strides are not negative");

@@ -283,14 +283,14 @@ static bool bf16_problem(const char *isa, uint64_t *h) {
     return one_in(2) ? linear_problem_in(RAPT_BF16_DOT, isa, h) : gated_problem_in(RAPT_BF16_DOT, isa, h);
 }
 
-/* Sets a group of 32 channels of some tokens to 0. */
-static void clear_groups(tensor *x) {
-    const int64_t groups = (x->channels + 31) / 32;
+/* Sets a group of channels of some tokens to 0. */
+static void clear_groups(tensor *x, int64_t group) {
+    const int64_t groups = (x->channels + group - 1) / group;
     for (int64_t b = 0; b < x->batch; b++)
         for (int64_t t = 0; t < x->tokens; t++) {
             if (!one_in(4)) continue;
-            const int64_t first = 32 * below(groups);
-            for (int64_t c = first; c < first + 32 && c < x->channels; c++) set_value(x, b, t, c, 0.0f);
+            const int64_t first = group * below(groups);
+            for (int64_t c = first; c < first + group && c < x->channels; c++) set_value(x, b, t, c, 0.0f);
         }
 }
 
@@ -299,14 +299,16 @@ static bool integer_problem_of(const int64_t *types, size_t count, const char *i
     linear l = {.arith = RAPT_INT8_DOT};
     const rapt_type type = (rapt_type)one_of(types, count), gate_type = one_in(2) ? 0 : (rapt_type)one_of(types, count);
     draw_sizes(&l);
-    l.in = is_grouped(type) || is_grouped(gate_type) ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
-                                                     : ONE_OF(1, 3, 31, 32, 33, 100, 1000, 1025, 2070);
+    const bool blocks = reference_group(type) == 256 || reference_group(gate_type) == 256;
+    l.in = blocks                                      ? ONE_OF(256, 512, 1024, 1280, 2304)
+           : is_grouped(type) || is_grouped(gate_type) ? ONE_OF(32, 64, 96, 160, 992, 1024, 1056, 2080)
+                                                       : ONE_OF(1, 3, 31, 32, 33, 100, 1000, 1025, 2070);
     l.out = l.in > 900 ? ONE_OF(1, 33) : ONE_OF(1, 2, 15, 16, 17, 100, 130);
     if (l.in <= 64 && one_in(8)) l.tokens = ONE_OF(97, 300), l.out = ONE_OF(250, 490), l.batch = 1;
     const int64_t gap = one_in(2) ? 0 : ONE_OF(1, 2, 24);
     const float size = one_in(4) ? 0x1p-123f : 1.0f; /* drawn before the call, whose arguments come in any order */
     l.x = random_rows(random_float_type(), l.batch, l.tokens, l.in, gap, size);
-    clear_groups(&l.x);
+    clear_groups(&l.x, blocks ? 256 : 32);
     draw_gated(&l, type, gate_type, gap);
     const bool ok = agrees(&l, isa, h);
     free_linear(&l);
@@ -318,10 +320,10 @@ static bool integer_problem(const char *isa, uint64_t *h) {
     return integer_problem_of(types, sizeof types / sizeof *types, isa, h);
 }
 
-/* Weights with minimums and in blocks of 256 channels, beside others, in every arithmetic that has them. */
+/* Weights with minimums and in blocks of 256 channels, beside others, in every arithmetic. */
 static bool block_problem(const char *isa, uint64_t *h) {
     static const int64_t any[] = {RAPT_F32, RAPT_Q8_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K},
-                         of_integers[] = {RAPT_INT8, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_1, RAPT_Q4_1};
+                         of_integers[] = {RAPT_INT8, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K};
     const rapt_arith arith = (rapt_arith)ONE_OF(RAPT_EXACT, RAPT_BF16_DOT, RAPT_INT8_DOT, RAPT_INT8_DOT);
     return arith == RAPT_INT8_DOT ? integer_problem_of(of_integers, 5, isa, h) : gated_problem_of(any, 5, arith, isa, h);
 }
@@ -645,7 +647,7 @@ static void test_kernel(const char *isa, bool whole) {
                                      {"weights of q4_1, q4_k and q6_k likewise",
                                       block_problem,
                                       17,
-                                      {UINT64_C(0x657e46b56bb2598f), UINT64_C(0x1b59b31d7fcd52a2)},
+                                      {UINT64_C(0xc04369d1ae734a5b), UINT64_C(0x055cbdefee78b2ab)},
                                       60,
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);

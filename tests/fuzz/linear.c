@@ -43,7 +43,7 @@ static rapt_linear_desc take_description(input *in) {
     d.activation = (rapt_activation)choose(in, 5), d.arith = (rapt_arith)choose(in, 3);
     d.x = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.in);
     d.y = rapt_layout_bshd(types[choose(in, 3)], 1, d.tokens, d.out);
-    const int64_t least = d.arith == RAPT_INT8_DOT ? 3 : 0, blocks = d.in % 256 == 0 && d.arith != RAPT_INT8_DOT ? 2 : 0,
+    const int64_t least = d.arith == RAPT_INT8_DOT ? 3 : 0, blocks = d.in % 256 == 0 ? 2 : 0,
                   types_of_width = (d.in % 32 ? 4 : 7) + blocks - least;
     const rapt_type weight = weight_types[least + choose(in, types_of_width)],
                     gate = weight_types[least + choose(in, types_of_width)];

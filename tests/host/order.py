@@ -61,8 +61,9 @@ class Draw:
 # ---- Tensors -----------------------------------------------------------------------------------------------------------------
 
 # kind: the name of the type; rows: what the library gets; values: what these are; numbers and groups: what integer arithmetic
-# takes, groups being the scales, and minimums what is added, None for types that have none.
-Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups minimums", defaults=(None, None, None))
+# takes, groups being the scales, and minimums what is added, None for types that have none;
+# subs: integer scales and minimums of sub-blocks.
+Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups minimums subs", defaults=(None, None, None, None))
 GROUPED = {"q8_0": (-128, 127), "int4": (-8, 7), "q4_0": (-8, 7), "q5_0": (-16, 15), "q4_1": (0, 15)}  # and the range of numbers
 
 
@@ -123,7 +124,9 @@ def blocks(draw, kind, shape):
         parts = [low.reshape(rows, count, 128), high.reshape(rows, count, 64), a[..., 0] & 255, halves(d)]
         n = n - 32
     bytes_of = np.concatenate([x.astype(np.uint8) for x in parts], axis=-1).reshape(rows, -1)
-    return Tensor(kind, bytes_of, order.of_blocks(d, e, a, b, n))
+    scales, minimums = (x[..., 0, 0].astype(f32) for x in (d, e))
+    return Tensor(kind, bytes_of, order.of_blocks(d, e, a, b, n), n.reshape(shape), scales, minimums if kind == "q4_k" else None,
+                  (a[..., 0], b[..., 0]))
 
 
 def tensor(draw, kind, shape, size=1.0):
@@ -464,7 +467,7 @@ def linear_differs(library, isa, fused_class, draw):
     tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 256, 1000, 1024, 1025, 1504, 1536, 2100), one(1, 7, 33)
     arithmetic, size = one("exact", "exact", "bf16", "int8"), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
     kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0", "q4_1"] * (channels % 32 == 0)
-    if arithmetic != "int8": kinds += ["q4_k", "q6_k"] * (channels % 256 == 0)
+    kinds += ["q4_k", "q6_k"] * (channels % 256 == 0)
     x, w = tensor(draw, one(*FLOATS), (tokens, channels), size), tensor(draw, one(*kinds), (outputs, channels), size)
     if often(0.1): spoil(draw, x, 1 / x.values.size)
     if often(0.2): put_into(x, 0, 0)
@@ -488,14 +491,14 @@ def linear_differs(library, isa, fused_class, draw):
         gate = tensor(draw, one(*kinds), (outputs, channels))
         desc.gate = layout(gate.rows, gate.kind)
         put("gate", gate.rows, gate.numbers if arithmetic == "int8" else gate.values)
-        if arithmetic == "int8": given |= {"gate_groups": gate.groups, "gate_minimums": gate.minimums}
+        if arithmetic == "int8": given |= {"gate_groups": gate.groups, "gate_minimums": gate.minimums, "gate_subs": gate.subs}
         scales_and_bias("gate_", gate.kind)
     if often(0.4):
         residual = tensor(draw, one(*FLOATS), (tokens, outputs))
         desc.residual = layout(residual.rows, residual.kind)
         put("residual", residual.rows, residual.values)
     library.run(desc, args)
-    if arithmetic == "int8": given |= {"groups": w.groups, "minimums": w.minimums}
+    if arithmetic == "int8": given |= {"groups": w.groups, "minimums": w.minimums, "subs": w.subs}
     want = order.linear(x.values, w.numbers if arithmetic == "int8" else w.values, **given, activation=activation,
                         arithmetic=arithmetic, fused_class=fused_class)
     line = difference("y", y, want, y_kind)

@@ -803,6 +803,10 @@ def test_layers():
         values = blocks_of(kind, rows)
         weights = rapt.Weights.from_bytes(rows, kind, (7, 256))
         ok(same(rapt.linear(tokens, weights), rapt.linear(tokens, values)), f"linear, {weights}: the bits of the same weights in float32")
+        exact = rapt.linear(tokens, weights)
+        near(f"linear in integers, {weights}", rapt.linear(tokens, weights, arith="int8") / abs(exact).max(), exact / abs(exact).max(), 0.05)
+        packed = rapt.prepack_weights(weights, arith="int8")
+        ok(same(rapt.linear(tokens, packed, arith="int8"), rapt.linear(tokens, weights, arith="int8")), "... prepacked: the same bits")
         refused(f"a cache of {kind}", ValueError, [f"'{kind}'", "are those of K and V"],
                 lambda kind=kind: rapt.KVCache(kv_heads=1, capacity=4, d_k=256, type=kind))
     ok(rapt.linear(x.astype(np.float16), w.astype(np.float16)).dtype == np.float16, "linear of float16")

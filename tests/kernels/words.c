@@ -538,6 +538,30 @@ static void patterns(void) {
     tap_ok(wrong == 0, "v_broadcast and v_load keep every bit: %d wrong", wrong);
 }
 
+/* Products of integers, of which the lower 32 bits are kept, and integers as f32, of which those with more than 24 bits are
+ * rounded. */
+static void integers(void) {
+    static const uint32_t some[] = {0,          1,          127,        0xffffff80, 0x00ffffff, 0x01000001,
+                                    0x01000003, 0xfefffffd, 0x7fffffff, 0x80000000, 0x12345678};
+    enum { N = sizeof some / sizeof *some };
+    int wrong = 0;
+    for (int turn = 0; turn < 1000; turn++) {
+        uint32_t a[RAPT_VL], b[RAPT_VL], product[RAPT_VL];
+        float converted[RAPT_VL];
+        for (int j = 0; j < RAPT_VL; j++) {
+            a[j] = turn < N * N ? some[(turn + j) % N] : random_bits() >> turn % 8;
+            b[j] = turn < N * N ? some[(turn / N + j) % N] : random_bits() >> turn % 8;
+        }
+        v_store(product, v_as_float(i_mul(v_as_int(v_load(a)), v_as_int(v_load(b)))));
+        v_store(converted, v_from_int(v_as_int(v_load(a))));
+        for (int j = 0; j < RAPT_VL; j++) {
+            const int32_t integer = (int32_t)a[j];
+            wrong += product[j] != (uint32_t)((uint64_t)a[j] * b[j]) || converted[j] != (float)integer;
+        }
+    }
+    tap_ok(wrong == 0, "i_mul, and v_from_int to nearest even: %d lanes wrong", wrong);
+}
+
 /* Every pair of these in every place, and random bits; the rest of a lane is random too. */
 static void dots_of_integers(void) {
     static const uint32_t outermost[] = {0,   1,      2,      127,    128,    129,    254,    255,
@@ -681,6 +705,7 @@ int main(int argc, char **argv) {
 #if RAPT_BF16_FMA
     fused_products_of_bf16();
 #endif
+    integers();
     dots_of_integers();
     nearest_integers();
     return tap_done();

@@ -1298,24 +1298,35 @@ static float largest_of(const float *x, int64_t n) {
     return most;
 }
 
+/* The channels of a token that are quantised together. */
+static int integer_group(rapt_type type) { return is_block(type) ? 256 : TOKEN_GROUP; }
+
 float reference_integer_linear(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
     const unsigned char *const at = stored;
-    const int bytes = type == RAPT_INT8 ? TOKEN_GROUP : format_of(type).bytes;
+    const int bytes = type == RAPT_INT8 ? TOKEN_GROUP : format_of(type).bytes, of_group = integer_group(type);
     float total = 0.0f;
-    for (int64_t first = 0; first < channels; first += TOKEN_GROUP) {
-        const unsigned char *const group = at + first / TOKEN_GROUP * bytes;
-        const int count = (int)(channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP);
+    for (int64_t first = 0; first < channels; first += of_group) {
+        const unsigned char *const group = at + first / of_group * bytes;
+        const int count = (int)(channels - first < of_group ? channels - first : of_group);
         const float most = largest_of(x + first, count), factor = 127.0f / most;
         double sum = 0, integers = 0;
         bool finite = true;
         for (int i = 0; i < count; i++) {
             const float scaled = x[first + i] * factor;
             const double n = isfinite(scaled) ? (double)nearbyintf(scaled) : 0;
-            integers += n;
-            sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
+            const block_number of_block = is_block(type) ? block_number_of(type, group, i) : (block_number){0};
+            integers += is_block(type) ? n * of_block.minimum : n;
+            if (is_block(type)) sum += n * of_block.scale * of_block.number;
+            else sum += n * (type == RAPT_INT8 ? byte_value(type, group[i]) : number_of(type, group, i));
             finite = finite && isfinite(x[first + i]);
         }
         const float unit = finite ? most / 127.0f : NAN;
+        if (is_block(type)) {
+            total = reference_multiply_add(fused, (float)sum, (float)block_scale(type, group) * unit, total);
+            if (type == RAPT_Q4_K)
+                total = reference_multiply_add(fused, (float)integers, -((float)block_minimum(type, group) * unit), total);
+            continue;
+        }
         total = reference_multiply_add(fused, (float)sum, type == RAPT_INT8 ? unit : (float)half_at(group) * unit, total);
         if (type != RAPT_INT8 && format_of(type).minimum >= 0)
             total = reference_multiply_add(fused, (float)integers, (float)half_at(group + format_of(type).minimum) * unit, total);
@@ -1375,14 +1386,19 @@ reference_value reference_linearped(bool fused, rapt_arith arith, const float *x
 
 reference_value reference_integer_linearped(bool fused, const float *x, rapt_type type, const void *stored, int64_t channels) {
     const group_format f = format_of(type);
-    const bool minimums = f.bytes && f.minimum >= 0;
-    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / TOKEN_GROUP) * (1 + minimums) + 1 + !fused;
+    const bool blocks = is_block(type), minimums = type == RAPT_Q4_K || (f.bytes && !blocks && f.minimum >= 0);
+    const int group = integer_group(type);
+    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / group) * (1 + minimums) + 1 + blocks + !fused;
     for (int64_t i = 0; i < channels; i++) {
-        const unsigned char *const group = (const unsigned char *)stored + i / f.channels * f.bytes;
-        const double m = minimums ? half_at(group + f.minimum) : 0,
-                     w = (f.bytes ? half_at(group) * number_of(type, group, (int)(i % f.channels))
-                                  : reference_element(type, stored, i));
-        const int64_t first = i - i % TOKEN_GROUP, count = channels - first < TOKEN_GROUP ? channels - first : TOKEN_GROUP;
+        const unsigned char *const at = (const unsigned char *)stored + i / f.channels * f.bytes;
+        const block_number n = blocks ? block_number_of(type, at, (int)(i % f.channels)) : (block_number){0};
+        const double m = blocks     ? -block_minimum(type, at) * n.minimum
+                         : minimums ? half_at(at + f.minimum)
+                                    : 0,
+                     w = blocks    ? block_scale(type, at) * n.scale * n.number
+                         : f.bytes ? half_at(at) * number_of(type, at, (int)(i % f.channels))
+                                   : reference_element(type, stored, i);
+        const int64_t first = i - i % group, count = channels - first < group ? channels - first : group;
         const double most = largest_of(x + first, count), h = most / 254 + 4 * u * most + 0x1p-121;
         sum += (w + m) * x[i];
         lost += h * fabs(w + m);

@@ -170,7 +170,8 @@ void reference_normalise(bool fused, bool rms, const float *z, int64_t channels,
  *                             (2 U + U^2) sum |x w| + z (1 + U) sum (|x| + |w|) + n z^2
  *   the same in integers      for each group, with M its largest |x| and h = M / 254 + 4 u M + 2^-121: h sum |w|; and gamma_k
  *                             sum (|x| + h) |w| + k 2^-130 with k groups and 1, one more unfused; with minimums m, w = s n +
- *                             m, k has each group twice, and |s n| + |m| stands for |w| in the second sum
+ *                             m, k has each group twice, and |s n| + |m| stands for |w| in the second sum; k is one more for
+ *                             blocks of 256, whose sums are rounded when they become f32
  *   an activation             its own error (docs/numerics.md), and the argument's times its largest slope, 1.13
  *   normalisation             with k = n / 16, rounded up, + 18: the mean's first part is off by f = gamma_k of the mean of
  *                             |z|, both are by b = gamma_k (the mean of |z - mean| + f), so a deviation d by b + 2 u (|d| + f);
