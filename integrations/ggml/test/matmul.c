@@ -184,7 +184,6 @@ int main(int argc, char **argv) {
     static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
                                            GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (packs && ggml_blck_size(types[i]) == 256) continue; /* These are not multiplied as integers yet. */
         check(types[i], 1, ggml_backend_cpu_buffer_type(), "in the CPU's memory");
         check(types[i], 1, weights_type, "in the device's memory");
         check(types[i], HEADS, weights_type, "in the device's memory");

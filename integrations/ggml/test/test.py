@@ -181,14 +181,15 @@ def whole_models():
     reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0"], "--control")
     exact = reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M", "f32"], "--prompts", 1,
                       GGML_RAPT_ARITH="exact", **SWITCHED_ON)
-    integers = reproduce(["mixture-q8_0", "q8_0", "q4_0", "q4_1"], "--prompts", PROMPTS, GGML_RAPT_ARITH="int8", **SWITCHED_ON)
+    integers = reproduce(["mixture-q8_0", "mixture-q4_K_M", "q8_0", "q4_0", "q4_1", "q4_K_M"], "--prompts", PROMPTS,
+                         GGML_RAPT_ARITH="int8", **SWITCHED_ON)
     for isa in "avx2", "avx512", "avx512_vnni", "neon", None:
         _, out, _ = run(FOLDER / "impostor", LIBRARY, "0.26.0", "FLASH_ATTN_EXT", RAPT_ISA=isa)
         if "served" not in out:
             continue
         for host in "host.so", "host-llama-cpp-python.so":
             for arithmetic, names, wanted in (("exact", ["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M"], exact),
-                                              ("int8", ["mixture-q8_0", "q8_0", "q4_0", "q4_1"], integers)):
+                                              ("int8", ["mixture-q8_0", "mixture-q4_K_M", "q8_0", "q4_0", "q4_1", "q4_K_M"], integers)):
                 found = reproduce(names, "--hash", "--host", host, GGML_RAPT_ARITH=arithmetic, RAPT_ISA=isa, **SWITCHED_ON)
                 ok(found and all(wanted[model] == hash_ for model, hash_ in found.items()),
                    f"{arithmetic}, {isa or 'the best kernel'}, {host}: the same hashes of {', '.join(found)}", f"{found} {wanted}")
