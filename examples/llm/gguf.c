@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const gguf_type types[] = {{0, RAPT_F32, 1, 4},    {1, RAPT_F16, 1, 2},    {30, RAPT_BF16, 1, 2},
-                                  {2, RAPT_Q4_0, 32, 18}, {3, RAPT_Q4_1, 32, 20}, {8, RAPT_Q8_0, 32, 34}};
+static const gguf_type types[] = {{0, RAPT_F32, 1, 4},       {1, RAPT_F16, 1, 2},      {30, RAPT_BF16, 1, 2},
+                                  {2, RAPT_Q4_0, 32, 18},    {3, RAPT_Q4_1, 32, 20},   {8, RAPT_Q8_0, 32, 34},
+                                  {12, RAPT_Q4_K, 256, 144}, {14, RAPT_Q6_K, 256, 210}};
 
 enum { FLOAT32 = 6, STRING = 8, ARRAY = 9, FLOAT64 = 12, VALUE_TYPES };
 static const uint64_t value_bytes[VALUE_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};

@@ -26,22 +26,38 @@ void *reserve(room *area, int64_t bytes) {
 
 static float half(const uint8_t *at) { return convert_to_float(RAPT_F16, (uint32_t)gguf_load(at, 2)); }
 
-/* Writes a row of a tensor as f32. Groups begin with a scale; its products with numbers are exact there. The sum with a minimum
- * is rounded once, as rapt does it where K and V are of that type. */
-static void row_to_floats(const gguf_tensor *t, int64_t row, float *to) {
-    const gguf_type type = *t->type;
-    const bool single = type.group == 1, bytes = type.same == RAPT_Q8_0, has_minimum = type.same == RAPT_Q4_1;
-    const int64_t groups = t->dims[0] / type.group;
-    const uint8_t *at = t->data + row * groups * type.bytes;
-    for (int64_t g = 0; g < groups; g++, at += type.bytes, to += type.group) {
-        if (single) *to = convert_to_float(type.same, (uint32_t)gguf_load(at, type.bytes));
-        const uint8_t *const numbers = at + (has_minimum ? 4 : 2);
-        const float scale = half(at), minimum = has_minimum ? half(at + 2) : 0;
-        for (int i = 0; !single && i < type.group; i++) {
-            const int nibble = numbers[i % 16] >> (i < 16 ? 0 : 4) & 15;
-            to[i] = scale * (float)(bytes ? (int8_t)numbers[i] : has_minimum ? nibble : nibble - 8) + minimum;
-        }
+/* Code i of 4 bits: runs of `run` codes are the lower halves of bytes, then the upper ones. */
+static int code(const uint8_t *at, int run, int i) { return at[i / (2 * run) * run + i % run] >> i / run % 2 * 4 & 15; }
+
+/* Returns element i of a group. Products of scales and numbers are exact, so a sum with a minimum is rounded once, as in rapt. */
+static float element(const gguf_type *type, const uint8_t *at, int i) {
+    const int part = i / 32, low = part % 4; /* of a block of 256 */
+    switch (type->same) {
+    case RAPT_Q8_0:
+        return half(at) * (float)(int8_t)at[2 + i];
+    case RAPT_Q4_0:
+        return half(at) * (float)(code(at + 2, 16, i) - 8);
+    case RAPT_Q4_1:
+        return half(at) * (float)code(at + 4, 16, i) + half(at + 2);
+    case RAPT_Q4_K: { /* parts from 4 on have the upper 2 of 6 bits in the bytes of the others */
+        const int a = at[4 + low], b = at[8 + low], both = at[12 + low];
+        const int scale = part < 4 ? a & 63 : (both & 15) | a >> 6 << 4, minimum = part < 4 ? b & 63 : both >> 4 | b >> 6 << 4;
+        return half(at) * (float)(scale * code(at + 16, 32, i)) - half(at + 2) * (float)minimum;
     }
+    case RAPT_Q6_K: { /* 4 bits in runs of 64, then 2 bits in runs of 32 */
+        const int upper = at[128 + i / 128 * 32 + i % 32] >> 2 * low & 3;
+        return half(at + 208) * (float)((int8_t)at[192 + i / 16] * ((code(at, 64, i) | upper << 4) - 32));
+    }
+    default:
+        return convert_to_float(type->same, (uint32_t)gguf_load(at, type->bytes));
+    }
+}
+
+/* Writes a row of a tensor as f32. */
+static void row_to_floats(const gguf_tensor *t, int64_t row, float *to) {
+    const gguf_type *const type = t->type;
+    const uint8_t *const from = t->data + row * (t->dims[0] / type->group) * type->bytes;
+    for (int64_t i = 0; i < t->dims[0]; i++) to[i] = element(type, from + i / type->group * type->bytes, (int)(i % type->group));
 }
 
 /* For the pool, which converts the rows of a matrix. */
@@ -58,7 +74,8 @@ static void convert_row(void *conversion_, int64_t row) {
 /* Whether linear layers take the bytes of the file: those of groups are the same everywhere, others are little-endian. */
 static bool is_taken(rapt_type type) {
     const rapt_type_class tensors = rapt_type_class_of(type);
-    return tensors == RAPT_CLASS_WEIGHT || (tensors == RAPT_CLASS_ELEMENT && *(const uint8_t *)&(const uint16_t){1});
+    return tensors == RAPT_CLASS_WEIGHT || tensors == RAPT_CLASS_MATRIX ||
+           (tensors == RAPT_CLASS_ELEMENT && *(const uint8_t *)&(const uint16_t){1});
 }
 
 /* A tensor of the file. out: 0 for a vector, which is always converted, since arrays have to be aligned. */

@@ -64,8 +64,8 @@ def refused(what, *args, words=(), isa=None):
 # ---- Files that are GGUF -----------------------------------------------------------------------------------------------------
 
 U32, F32, BOOL, STRING, ARRAY, U64 = 4, 6, 7, 8, 9, 10
-NUMBER = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "bf16": 30}
-GROUP = {"f32": 1, "f16": 1, "bf16": 1, "q4_0": 32, "q4_1": 32, "q8_0": 32}
+NUMBER = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "q4_K": 12, "q6_K": 14, "bf16": 30}
+GROUP = {"f32": 1, "f16": 1, "bf16": 1, "q4_0": 32, "q4_1": 32, "q8_0": 32, "q4_K": 256, "q6_K": 256}
 
 
 def text(s):
@@ -113,7 +113,23 @@ def stored(kind, rng, n, size):
     for _ in range(n // GROUP[kind]):
         scale, least = struct.pack("<e", size * rng.uniform(.5, 1)), struct.pack("<e", size * rng.uniform(-.5, .5))
         s, m = half(scale, 0), half(least, 0)
-        if kind == "q8_0":
+        if kind == "q4_K":
+            d, e = struct.pack("<e", s / 300), struct.pack("<e", s / 80)
+            six, bytes_ = [[rng.randrange(64) for _ in range(8)] for _ in "ab"], rng.randbytes(128)
+            low, high = ([of[i:i + 4] for of in six] for i in (0, 4))  # the upper two bits of the second four lie with the first
+            data += d + e + bytes(x | y >> 4 << 6 for of, others in zip(low, high) for x, y in zip(of, others))
+            data += bytes(x & 15 | (y & 15) << 4 for x, y in zip(*high)) + bytes_
+            values += [half(d, 0) * six[0][i // 32] * (bytes_[i // 64 * 32 + i % 32] >> i // 32 % 2 * 4 & 15) - half(e, 0) * six[1][i // 32]
+                       for i in range(256)]
+        elif kind == "q6_K":
+            d, scales = struct.pack("<e", s / 2000), struct.pack("16b", *(rng.randrange(-128, 128) for _ in range(16)))
+            codes = [[[rng.randrange(64) for _ in range(32)] for _ in range(4)] for _ in range(2)]  # two halves of four runs
+            data += b"".join(bytes(x & 15 | (y & 15) << 4 for x, y in zip(of[i], of[i + 2])) for of in codes for i in range(2))
+            data += b"".join(bytes(sum(run[j] >> 4 << 2 * i for i, run in enumerate(of)) for j in range(32)) for of in codes)
+            data += scales + d
+            numbers = [x - 32 for of in codes for run in of for x in run]
+            values += [half(d, 0) * struct.unpack("16b", scales)[i // 16] * x for i, x in enumerate(numbers)]
+        elif kind == "q8_0":
             scale = struct.pack("<e", s / 64)
             numbers = [rng.randrange(-128, 128) for _ in range(32)]
             data += scale + struct.pack("32b", *numbers)
@@ -242,6 +258,8 @@ MODELS = {
     "llama, own head": ("llama", KINDS[3:] + KINDS, {"own": "f16", "factors": True}),
     "llama, a window, half of each head rotated": ("llama", KINDS[1:], {"window": 5, "rotated": 8}),
     "qwen2, biases": ("qwen2", KINDS[2:], {"biases": True}),
+    "llama, blocks of 256, tied": ("llama", ["q6_K", "q4_K"], {"width": 256, "inner": 256, "d": 64, "layers": 1}),
+    "llama, blocks of 256, own head": ("llama", ["q4_K", "q6_K"], {"width": 256, "inner": 256, "d": 64, "layers": 1, "own": "q6_K"}),
     "qwen3, norms of q and k, wide heads": ("qwen3", KINDS[4:] + KINDS, {"norms": True, "d": 32, "own": "q8_0"}),
 }
 

@@ -208,6 +208,10 @@ rapt_type type_of(enum ggml_type type) {
         return RAPT_Q5_1;
     case GGML_TYPE_MXFP4:
         return RAPT_MXFP4;
+    case GGML_TYPE_Q4_K:
+        return RAPT_Q4_K;
+    case GGML_TYPE_Q6_K:
+        return RAPT_Q6_K;
     default:
         return RAPT_NONE;
     }

@@ -217,9 +217,9 @@ static const char *decline_weights(const struct host *host, const struct ggml_te
     return is_dense_inside(weights) ? NULL : "weights whose channels are not contiguous";
 }
 
-/* Makes the plan of a layer, exact where weights have no integers. Returns null, or why there is none. */
+/* Makes the plan of a layer, exact where weights are elements, which are no integers. Returns null, or why there is none. */
 static const char *make_plan(rapt_linear_plan *plan, rapt_linear_desc *desc, char *why, size_t bytes) {
-    if (desc->arith == RAPT_INT8_DOT && rapt_linear_plan_init(plan, desc) != RAPT_OK) desc->arith = RAPT_EXACT;
+    if (desc->arith == RAPT_INT8_DOT && rapt_type_class_of(desc->weight.type) == RAPT_CLASS_ELEMENT) desc->arith = RAPT_EXACT;
     if (rapt_linear_plan_init(plan, desc) == RAPT_OK) return NULL;
     rapt_linear_explain(desc, why, bytes);
     return why;

@@ -189,10 +189,10 @@ static int check_not_selected(ggml_backend_t device, const struct attention *a, 
     return good;
 }
 
-/* Whether the device leaves an attention with a parameter that is unknown to it to ggml. */
-static int check_not_known(ggml_backend_t device, const struct attention *a, int number) {
+/* Whether the device leaves an attention to ggml, which has a value of a parameter that is unknown to it. */
+static int check_left(ggml_backend_t device, const struct attention *a, int32_t parameter, int number) {
     struct built b = build(device, a);
-    b.op->op_params[7] = 1;
+    b.op->op_params[7] = parameter;
     const int good = !ggml_backend_supports_op(device, b.op);
     printf("%sok %d - %s\n", good ? "" : "not ", number, a->name);
     destroy(b);
@@ -201,6 +201,7 @@ static int check_not_known(ggml_backend_t device, const struct attention *a, int
 
 static int check_all(ggml_backend_t cpu, ggml_backend_t device) {
     const enum ggml_type f16 = GGML_TYPE_F16, mxfp4 = GGML_TYPE_MXFP4, q5_0 = GGML_TYPE_Q5_0, bf16 = GGML_TYPE_BF16;
+    const enum ggml_type q4_k = GGML_TYPE_Q4_K, q6_k = GGML_TYPE_Q6_K;
     const struct attention cases[] = {
         {"a mask for each head", 64, 64, 8, 2, 2, 1, 5, 700, f16, f16, 8, 1, 0, 0, 0, 0, 0, 0, 0},
         {"a mask of 4 heads, repeated, groups of 4", 64, 64, 8, 2, 2, 1, 5, 700, f16, f16, 4, 1, 0, 0, 1, 0, 0, 0, 0},
@@ -225,14 +226,16 @@ static int check_all(ggml_backend_t cpu, ggml_backend_t device) {
         {"the mask has 4 rows, and Q 5 tokens", 64, 64, 8, 4, 4, 1, 5, 70, f16, f16, 1, 1, 0, 0, 0, 0, 0, 0, -1}};
     const struct attention others[] = {
         {"a branch that is not selected is not computed", 64, 64, 8, 4, 4, 1, 5, 70, f16, f16, 1, 1, 0, 0, 0, 0, 0, 0, 0},
-        {"a parameter that is not known is left to ggml", 64, 64, 8, 4, 4, 1, 5, 70, f16, f16, 1, 1, 0, 0, 0, 0, 0, 0, 0}};
+        {"a parameter that is not known is left to ggml", 64, 64, 8, 4, 4, 1, 5, 70, f16, f16, 1, 1, 0, 0, 0, 0, 0, 0, 0},
+        {"K and V of types of weights are left to ggml", 256, 256, 8, 4, 4, 1, 5, 70, q4_k, q6_k, 1, 1, 0, 0, 0, 0, 0, 0, 0}};
     int good = 1, n = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) good = check(cpu, device, &cases[i], ++n) && good;
     for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
         good = check_refused(cpu, device, &malformed[i], ++n) && good;
     }
     good = check_not_selected(device, &others[0], ++n) && good;
-    good = check_not_known(device, &others[1], ++n) && good;
+    good = check_left(device, &others[1], 1, ++n) && good;
+    good = check_left(device, &others[2], 0, ++n) && good;
     printf("1..%d\n", n);
     return good ? 0 : 1;
 }

@@ -113,8 +113,59 @@ def bytes_as_tokens(writer: gguf.GGUFWriter) -> None:
     writer.add_unk_token_id(0)
 
 
+def halves(values: np.ndarray) -> np.ndarray:
+    """The bytes of f16 numbers, [..., 1]."""
+    return values.astype("<f2").view(np.uint8)
+
+
+def quotients(values: np.ndarray, steps: np.ndarray, least: int, most: int) -> np.ndarray:
+    """values / steps as integers within bounds; where a step is 0, 0."""
+    return np.rint(np.divide(values, steps, out=np.zeros_like(values), where=steps != 0)).clip(least, most).astype(np.int32)
+
+
+def q4_k(values: np.ndarray) -> np.ndarray:
+    """Blocks of ggml's q4_K, of channels whose least and largest of 32 become the codes 0 and 15."""
+    parts = values.reshape(*values.shape[:-1], -1, 8, 32)
+    least = np.minimum(parts.min(-1), 0)
+    steps, minimums = (parts.max(-1) - least) / 15, -least
+    factors = [halves(of.max(-1, keepdims=True) / 63) for of in (steps, minimums)]
+    d, e = (factor.view("<f2").astype(np.float32) for factor in factors)
+    a, b = quotients(steps, d, 0, 63), quotients(minimums, e, 0, 63)
+    codes = quotients(parts + (e * b)[..., None], (d * a)[..., None], 0, 15)
+    low, high = slice(0, 4), slice(4, 8)  # the parts whose six bits lie together, and those whose upper two lie apart
+    scales = [of[..., low] | of[..., high] >> 4 << 6 for of in (a, b)] + [a[..., high] & 15 | (b[..., high] & 15) << 4]
+    codes = codes[..., ::2, :] | codes[..., 1::2, :] << 4
+    bytes_ = [of.astype(np.uint8) for of in (*factors, *scales, codes.reshape(*codes.shape[:-2], 128))]
+    return np.concatenate(bytes_, -1).reshape(*values.shape[:-1], -1)
+
+
+def q6_k(values: np.ndarray) -> np.ndarray:
+    """Blocks of ggml's q6_K, of channels of which the largest of 16 becomes the number -31 or 31."""
+    parts = values.reshape(*values.shape[:-1], -1, 16, 16)
+    steps = np.abs(parts).max(-1) / 31
+    factor = halves(steps.max(-1, keepdims=True) / 127)
+    d = factor.view("<f2").astype(np.float32)
+    a = quotients(steps, d, 0, 127)
+    codes = quotients(parts, (d * a)[..., None], -32, 31) + 32
+    codes = codes.reshape(*codes.shape[:-2], 2, 4, 32)  # halves of a block, each of four runs that share bytes
+    lower = codes[..., :2, :] & 15 | (codes[..., 2:, :] & 15) << 4
+    upper = sum(codes[..., i, :] >> 4 << 2 * i for i in range(4))
+    bytes_ = [of.astype(np.uint8) for of in (lower.reshape(*a.shape[:-1], 128), upper.reshape(*a.shape[:-1], 64), a, factor)]
+    return np.concatenate(bytes_, -1).reshape(*values.shape[:-1], -1)
+
+
+def type_in_mixture(name: str, columns: int) -> str:
+    """The type of a matrix in a mixture as llama.cpp's Q4_K_M: what counts most has six bits, and rows that are no whole blocks of
+    256 are of types whose blocks are of 32."""
+    *_, layer, part, _ = ["", *name.split(".")]
+    counts = part in ("output", "token_embd") or (part.startswith(("attn_v", "ffn_down")) and int(layer) % 2 == 0)
+    if columns % 256:
+        return "q8_0" if counts else "q4_1"
+    return "q6_K" if counts else "q4_K"
+
+
 def rewrite(path: Path, to: Path, kind: str) -> None:
-    """A model with its matrices in another type, f32, f16, q8_0 or q4_0, and all else as it was."""
+    """A model with its matrices in another type, f32, f16, q8_0 or q4_0, or q4_K_M, a mixture, and all else as it was."""
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
     types = gguf.GGUFValueType
@@ -125,8 +176,10 @@ def rewrite(path: Path, to: Path, kind: str) -> None:
     for tensor in reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
         as_it_was = kind == "f32" or values.ndim < 2
-        target = gguf.GGMLQuantizationType.F32 if as_it_was else gguf.GGMLQuantizationType[kind.upper()]
-        writer.add_tensor(tensor.name, values if as_it_was else gguf.quantize(values, target), raw_dtype=target)
+        name = "f32" if as_it_was else type_in_mixture(tensor.name, values.shape[-1]) if kind == "q4_K_M" else kind
+        target, own = gguf.GGMLQuantizationType[name.upper()], {"q4_K": q4_k, "q6_K": q6_k}.get(name)
+        stored = values if as_it_was else own(values) if own else gguf.quantize(values, target)
+        writer.add_tensor(tensor.name, stored, raw_dtype=target)
     finish(writer)
 
 

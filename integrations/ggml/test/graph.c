@@ -17,8 +17,8 @@ enum { WIDTH = 544, ROWS = 70, HEADS = 4, OUT = 96 };
 typedef struct ggml_tensor *tensor;
 typedef struct ggml_context *context;
 
-/* What an operation is made of: x, f32 of WIDTH channels and so many rows; y, the same; w, weights of [OUT] rows; and numbers of
- * rows. */
+/* What an operation is made of: x, f32 of `width` channels and so many rows; y, the same; w, weights of [OUT] rows; and numbers
+ * of rows. */
 struct inputs {
     tensor x, y, vector, weights, positions, indices, table;
 };
@@ -41,6 +41,7 @@ static void fill(tensor t, uint32_t seed) {
 }
 
 static enum ggml_type type; /* Of weights, tables and caches. */
+static int width;           /* The channels of a row: those of WIDTH that are whole blocks of the type. */
 
 static tensor add(context c, struct inputs *in) { return ggml_add(c, in->x, in->y); }
 static tensor mul(context c, struct inputs *in) { return ggml_mul(c, in->x, in->vector); }
@@ -60,30 +61,31 @@ static tensor geglu(context c, struct inputs *in) { return ggml_geglu_split(c, i
 static tensor sum_rows(context c, struct inputs *in) { return ggml_sum_rows(c, in->x); }
 static tensor sqr(context c, struct inputs *in) { return ggml_sqr(c, in->x); }
 static tensor cont(context c, struct inputs *in) {
-    return ggml_cont(c, ggml_view_2d(c, in->x, WIDTH / 2, in->x->ne[1], in->x->nb[1], 16));
+    return ggml_cont(c, ggml_view_2d(c, in->x, width / 2, in->x->ne[1], in->x->nb[1], 16));
 }
 static tensor to_f16(context c, struct inputs *in) { return ggml_cast(c, in->x, GGML_TYPE_F16); }
 static tensor rope(context c, struct inputs *in) {
-    tensor heads = ggml_reshape_3d(c, in->x, WIDTH / HEADS, HEADS, in->x->ne[1]);
-    return ggml_rope_ext(c, heads, in->positions, NULL, WIDTH / HEADS, GGML_ROPE_TYPE_NEOX, 4096, 10000, 1, 0, 1, 32, 1);
+    tensor heads = ggml_reshape_3d(c, in->x, width / HEADS, HEADS, in->x->ne[1]);
+    return ggml_rope_ext(c, heads, in->positions, NULL, width / HEADS, GGML_ROPE_TYPE_NEOX, 4096, 10000, 1, 0, 1, 32, 1);
 }
 static tensor mul_mat(context c, struct inputs *in) { return ggml_mul_mat(c, in->weights, in->x); }
 static tensor get_rows(context c, struct inputs *in) { return ggml_get_rows(c, in->table, in->positions); }
 static tensor set_rows(context c, struct inputs *in) {
-    return ggml_set_rows(c, ggml_new_tensor_2d(c, type, WIDTH, in->x->ne[1]), in->x, in->indices);
+    return ggml_set_rows(c, ggml_new_tensor_2d(c, type, width, in->x->ne[1]), in->x, in->indices);
 }
 
 /* Writes the result of rows first to first + n - 1 to `to`, and returns its bytes for a row; 0 if the backend does not take it.
  */
 static size_t compute(ggml_backend_t backend, tensor (*op)(context, struct inputs *), int threads, int first, int n, char *to) {
     struct ggml_context *c = ggml_init((struct ggml_init_params){(size_t)1 << 20, NULL, true});
-    struct inputs in = {.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, WIDTH, n),
-                        .y = ggml_new_tensor_2d(c, GGML_TYPE_F32, WIDTH, n),
-                        .vector = ggml_new_tensor_1d(c, GGML_TYPE_F32, WIDTH),
-                        .weights = ggml_new_tensor_2d(c, type, WIDTH, OUT),
+    struct inputs in = {.x = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, n),
+                        .y = ggml_new_tensor_2d(c, GGML_TYPE_F32, width, n),
+                        .vector = ggml_new_tensor_1d(c, GGML_TYPE_F32, width),
+                        .weights = ggml_new_tensor_2d(c, type, width, OUT),
                         .positions = ggml_new_tensor_1d(c, GGML_TYPE_I32, n),
                         .indices = ggml_new_tensor_1d(c, GGML_TYPE_I64, n),
-                        .table = ggml_new_tensor_2d(c, type, WIDTH, ROWS)};
+                        .table = ggml_new_tensor_2d(c, type, width, ROWS)};
+    const size_t row = (size_t)width * sizeof(float);
     tensor result = op(c, &in);
     struct ggml_cgraph *graph = ggml_new_graph(c);
     ggml_build_forward_expand(graph, result);
@@ -98,9 +100,9 @@ static size_t compute(ggml_backend_t backend, tensor (*op)(context, struct input
             float x[WIDTH], y[WIDTH];
             const int32_t position = first + i;
             const int64_t index = i;
-            for (int j = 0; j < WIDTH; j++) x[j] = 3 * noise(&seed), y[j] = 3 * noise(&other);
-            ggml_backend_tensor_set(in.x, x, (size_t)i * sizeof x, sizeof x);
-            ggml_backend_tensor_set(in.y, y, (size_t)i * sizeof y, sizeof y);
+            for (int j = 0; j < width; j++) x[j] = 3 * noise(&seed), y[j] = 3 * noise(&other);
+            ggml_backend_tensor_set(in.x, x, (size_t)i * row, row);
+            ggml_backend_tensor_set(in.y, y, (size_t)i * row, row);
             ggml_backend_tensor_set(in.positions, &position, (size_t)i * sizeof position, sizeof position);
             ggml_backend_tensor_set(in.indices, &index, (size_t)i * sizeof index, sizeof index);
         }
@@ -151,17 +153,18 @@ int graph(const char *library) {
                  {"GELU", gelu},         {"GELU_ERF", gelu_erf}, {"SIGMOID", sigmoid},   {"TANH", tanh_},
                  {"RELU", relu},         {"SWIGLU", swiglu},     {"GEGLU", geglu},       {"SUM_ROWS", sum_rows},
                  {"SQR", sqr},           {"CONT", cont},         {"CPY:f16", to_f16},    {"ROPE", rope}};
-    static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
-                                           GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1};
-    type = GGML_TYPE_F32;
+    static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
+                                           GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
+    type = GGML_TYPE_F32, width = WIDTH;
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) tell(cpu, device, plain[i].name, plain[i].op);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         char name[64];
-        type = types[i];
+        type = types[i], width = WIDTH - WIDTH % (int)ggml_blck_size(type);
         snprintf(name, sizeof name, "MUL_MAT:%s", ggml_type_name(type));
         tell(cpu, device, name, mul_mat);
         snprintf(name, sizeof name, "GET_ROWS:%s", ggml_type_name(type));
         tell(cpu, device, name, get_rows);
+        if (type == GGML_TYPE_Q4_K || type == GGML_TYPE_Q6_K) continue; /* No cache is of them. */
         snprintf(name, sizeof name, "SET_ROWS:%s", ggml_type_name(type));
         tell(cpu, device, name, set_rows);
     }

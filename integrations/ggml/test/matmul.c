@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { IN = 352, OUT = 147, TOKENS = 37, HEADS = 3 };
+enum { IN = 608, OUT = 147, TOKENS = 37, HEADS = 3 };
 
 static ggml_backend_t cpu, device;
 static ggml_backend_buffer_type_t weights_type;
@@ -51,7 +51,7 @@ static void set_threads(ggml_backend_t backend, int threads) {
     set(backend, threads);
 }
 
-/* Weights of HEADS matrices in memory of a type. */
+/* Weights of matrices in memory of a type, with as many channels of IN as are whole blocks. */
 struct weights {
     struct ggml_context *context;
     ggml_backend_buffer_t buffer;
@@ -61,7 +61,7 @@ struct weights {
 static struct weights load(enum ggml_type type, int64_t matrices, ggml_backend_buffer_type_t where) {
     struct weights w;
     w.context = ggml_init((struct ggml_init_params){(size_t)1 << 16, NULL, true});
-    w.tensor = ggml_new_tensor_3d(w.context, type, IN, OUT, matrices);
+    w.tensor = ggml_new_tensor_3d(w.context, type, IN - IN % ggml_blck_size(type), OUT, matrices);
     ggml_set_name(w.tensor, "weights");
     w.buffer = ggml_backend_alloc_ctx_tensors_from_buft(w.context, where);
     ggml_backend_buffer_set_usage(w.buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -77,7 +77,8 @@ static void unload(struct weights w) {
 /* Multiplies tokens number first to first + n - 1 of every head; writes [HEADS][n][OUT] to to. Whether the backend took it. */
 static int multiply(ggml_backend_t backend, struct ggml_tensor *weights, int threads, int first, int n, float *to) {
     struct ggml_context *context = ggml_init((struct ggml_init_params){(size_t)1 << 20, NULL, true});
-    struct ggml_tensor *x = ggml_new_tensor_3d(context, GGML_TYPE_F32, IN, n, HEADS);
+    const int64_t in = weights->ne[0];
+    struct ggml_tensor *x = ggml_new_tensor_3d(context, GGML_TYPE_F32, in, n, HEADS);
     struct ggml_tensor *op = ggml_mul_mat(context, weights, x);
     struct ggml_cgraph *graph = ggml_new_graph(context);
     ggml_build_forward_expand(graph, op);
@@ -86,7 +87,7 @@ static int multiply(ggml_backend_t backend, struct ggml_tensor *weights, int thr
     for (int head = 0; head < HEADS; head++) {
         for (int token = 0; token < n; token++) {
             uint32_t seed = (uint32_t)(1000 * head + first + token);
-            for (int i = 0; i < IN; i++) values[(head * n + token) * IN + i] = noise(&seed);
+            for (int i = 0; i < in; i++) values[(head * n + token) * in + i] = noise(&seed);
         }
     }
     ggml_backend_tensor_set(x, values, 0, ggml_nbytes(x));
@@ -180,7 +181,8 @@ int main(int argc, char **argv) {
     weights_type = ggml_backend_dev_buffer_type(weights_device);
     const char *arith = getenv("GGML_RAPT_ARITH");
     const int packs = arith != NULL && strcmp(arith, "int8") == 0;
-    static const enum ggml_type types[] = {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
+    static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+                                           GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         check(types[i], 1, ggml_backend_cpu_buffer_type(), "in the CPU's memory");
         check(types[i], 1, weights_type, "in the device's memory");
