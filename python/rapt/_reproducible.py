@@ -235,7 +235,7 @@ class _Weight:
     def _kept(self, weight: Tensor) -> Any:
         kind = self.options.weights
         kept: Any = weight
-        if kind is not None and not (kind in ("q8_0", "q4_0") and weight.shape[1] % 32):
+        if kind is not None and not (kind in ("q8_0", "q4_0", "q4_1") and weight.shape[1] % 32):
             kept = quantise_weights(weight.contiguous(), kind)
         elif self.turned:
             kept = weight.contiguous()
@@ -587,8 +587,8 @@ def check_module(module: Any, name: str) -> None:
 def make_reproducible(model: Any, run: Callable[[], Any] | None, *, weights: str | None = None, arith: str = "exact",
                       prepack: bool = False, strict: bool = False) -> Reproducibility:
     """run: calls the model, once, with all that it has."""
-    if weights not in (None, "int8", "q8_0", "q4_0"):
-        raise ValueError(f"weights is {shown(weights)}: 'int8', 'q8_0', 'q4_0' or None is needed")
+    if weights not in (None, "int8", "q8_0", "q4_0", "q4_1"):
+        raise ValueError(f"weights is {shown(weights)}: 'int8', 'q8_0', 'q4_0', 'q4_1' or None is needed")
     flag(strict, "strict"), flag(prepack, "prepack")
     if model.training:
         raise ValueError("model is in training, where dropout is random: call model.eval()")

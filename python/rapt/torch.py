@@ -663,7 +663,7 @@ def reproducible(module: torch.nn.Module, *inputs: Any, weights: str | None = No
 
     inputs, named_inputs: what the module is called with once, to find all that it computes. What runs in other calls only is found
         by those in `with report.observing():`.
-    weights: how linear layers' weights are multiplied: None: as they are; "int8", "q8_0" or "q4_0".
+    weights: how linear layers' weights are multiplied: None: as they are; "int8", "q8_0", "q4_0" or "q4_1".
     arith: that of linear layers: "exact", or "bf16" (docs/order.md, F).
     prepack: also keep weights as kernels read them, in as much memory again; the bits are the same.
     strict: raise ValueError if an operator was left whose bits differ.

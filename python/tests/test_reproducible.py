@@ -457,6 +457,7 @@ def test_processes():
 def test_types_and_weights():
     kinds = [("bf16", torch.bfloat16, {}), ("f16", torch.float16, {}), ("bf16 by bf16 arithmetic", torch.bfloat16, {"arith": "bf16"}),
              ("weights of q8_0", torch.float32, {"weights": "q8_0"}), ("weights of q4_0", torch.float32, {"weights": "q4_0"}),
+             ("weights of q4_1", torch.float32, {"weights": "q4_1"}),
              ("weights of int8", torch.float32, {"weights": "int8"}), ("prepacked", torch.float32, {"prepack": True}),
              ("prepacked q8_0", torch.float32, {"weights": "q8_0", "prepack": True})]
     results = {}
@@ -467,7 +468,7 @@ def test_types_and_weights():
         found = {case: unlike(pairs) for case, pairs in cases(model, "decoder")}
         results[what] = ours = alone(model, "decoder")
         far = float((ours[0].float() - plain[0].float()).norm() / plain[0].float().norm())
-        ok(not any(found.values()) and report.is_reproducible and 0 < far < (0.3 if "q4_0" in what else 0.05),
+        ok(not any(found.values()) and report.is_reproducible and 0 < far < (0.3 if "q4_" in what else 0.05),
            f"Llama, {what}: the same bits in all cases, off by {far:.2g}", (found, far, report))
     for what, like in (("prepacked q8_0", "weights of q8_0"),):
         ok(not unlike([(results[what], results[like])]), f"{what}: the bits of {like}")
