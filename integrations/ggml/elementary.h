@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elementary functions whose bits are the same on every CPU: made of operations in double precision that IEEE 754 defines, one
- * rounding each, and of integers. They are those of python/rapt/_elementary.py, operation by operation. The compiler must not
+ * rounding each, and of integers. They are those of docs/order.md, O, and of python/rapt/_elementary.py. The compiler must not
  * contract a product and a sum (-ffp-contract=off), and may compute several numbers at a time: nothing here branches. */
 #ifndef RAPT_GGML_ELEMENTARY_H
 #define RAPT_GGML_ELEMENTARY_H

