@@ -163,10 +163,11 @@ RAPT_API const char *rapt_version(void);
  * among later ones, 17 to 31 are for any tensor, 32 to 47 for K, V and weights, and 48 to 63 for masks and tables.
  *
  * Cache types are those that K and V may have but Q and O may not; some of them weights may have, too. Their elements are single
- * bytes, or they store groups of 32 channels (RAPT_NVFP4: 16, RAPT_Q4_K and RAPT_Q6_K: 256), which must divide the channels of a
- * row (d_k, d_v, or in of a linear layer). A group begins with what all its channels share: s, or s and m, which are f16 numbers
- * (little-endian) unless the type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each
- * n stands for. Groups have the same bytes on every machine; elements of more than a byte are in the machine's own byte order.
+ * bytes, or they store groups of 32 channels (RAPT_NVFP4: 16), which must divide the channels of a row (d_k, d_v, or in of a
+ * linear layer). A group begins with what all its channels share: s, or s and m, which are f16 numbers (little-endian) unless the
+ * type says otherwise, or e, a byte. Then come its numbers n; the formula below says which value each n stands for. RAPT_Q4_K and
+ * RAPT_Q6_K, of weights alone, store groups of 256 channels, with integers a and b that 32 or 16 of them share, in the order that
+ * is said below. Groups have the same bytes on every machine; elements of more than a byte are in the machine's own byte order.
  * NVFP4 has an f32 scale of a whole tensor, too: pass it as k_scales and v_scales with strides of 0. */
 typedef enum rapt_type {
     RAPT_NONE = 0,    /* There is no such tensor: the default of tensors that are optional. */
@@ -189,8 +190,8 @@ typedef enum rapt_type {
     RAPT_MXFP4 = 32,      /* K, V: ggml's block_mxfp4 (OCP MX), 17 bytes: e, then n of E2M1 as RAPT_Q4_0; 2^(e - 127) * n. */
     RAPT_MXFP8_E4M3 = 33, /* K, V: OCP MX, 33 bytes: e, then n, each a RAPT_F8_E4M3; 2^(e - 127) * n. */
     RAPT_NVFP4 = 34,      /* K, V: NVIDIA's, 9 bytes: s, a RAPT_F8_E4M3, then n of E2M1, channels i and i + 8 in byte i; s * n. */
-    RAPT_Q4_K = 35, /* Weights: ggml's block_q4_K, 144 bytes: s, m, 6-bit a, b of each 32, n of 4 bits; s * a * n - m * b. */
-    RAPT_Q6_K = 36  /* Weights: ggml's block_q6_K, 210 bytes: n of 6 bits, int8 a of each 16, s; s * a * (n - 32). */
+    RAPT_Q4_K = 35, /* Weights: ggml's block_q4_K, 144 bytes: f16 d, e; 6-bit a, b of each 32; 4-bit n; d * a * n - e * b. */
+    RAPT_Q6_K = 36  /* Weights: ggml's block_q6_K, 210 bytes: 6-bit n; int8 a of each 16; f16 d; d * a * (n - 32). */
 } rapt_type;
 
 /* The numbers of all types, those of later versions included, are below this, so that a loop can visit all types. */

@@ -72,8 +72,8 @@ typedef struct rapt_linear_desc {
     /* The arithmetic of products, while biases, the scales of rows and all later steps stay in f32: RAPT_EXACT, the default; or
      * RAPT_BF16_DOT, in which the elements of X, W and G are rounded to bf16 and their products summed as in attention; or
      * RAPT_INT8_DOT, in which each token of X is quantised to 8 bits by groups of 32 channels, for RAPT_Q4_K and RAPT_Q6_K by
-     * blocks of 256, and products are summed in integers within a group. W and G are then of RAPT_INT8 or of a type with groups,
-     * and prepacked weights save the most time. */
+     * blocks of 256, and products are summed in integers within a group. W and G are then of RAPT_INT8 or of a type with groups;
+     * they may differ in this, and X is then quantised for each. Prepacked weights save the most time. */
     rapt_arith arith;
 
     const rapt_tuning *tuning; /* Numbers by which the work is cut, as in rapt_desc. */
@@ -155,7 +155,8 @@ RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, cons
 
 /* Sets *bytes to the size of prepacked weights of the plan, of W and of G each; to SIZE_MAX if it would exceed the address space.
  * It is about 4 bytes for each weight; 2 in bf16 arithmetic in the kernels amx and avx512_bf16; 16 in sse41, which stores each
- * weight four times. Rows are padded to a multiple of 256 channels (32 in bf16 arithmetic), or, above 1024, of 1024. Errors:
+ * weight four times; in integer arithmetic 1.1 to 1.3, or 2.1 to 2.3 in kernels that multiply integers of 16 bits, and the most
+ * that W or G takes for each. Rows are padded to a multiple of 256 channels (32 in bf16 arithmetic), or, above 1024, of 1024. Errors:
  * NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 

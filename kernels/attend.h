@@ -117,6 +117,7 @@
  *   multiply_part       linear.h             products of many tokens
  *   begin_task          attend.h             prepares a matrix unit's state before a task that computes products
  *   end_task            attend.h             releases it; the caller's function of logits is called without it
+ *   store_bf16_factors  bf16.h               stores two vectors rounded to bf16
  *
  *   In bf16 arithmetic with queries in lanes, all together, for a matrix unit or an instruction of bf16:
  *   bf16_key_floats     bf16.h               scratch for the keys of a chunk

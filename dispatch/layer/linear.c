@@ -225,8 +225,8 @@ static rapt_status linear_read_call(rapt_report *r, rapt_linear_call *c, const r
         rapt_unused(&m, "gate_scales", a->gate_scales, "the plan has no gate");
         rapt_unused(&m, "gate_prepacked", a->gate_prepacked, "the plan has no gate");
     }
-    rapt_reads_prepacked(&m, p, "prepacked", a->prepacked);
-    rapt_reads_prepacked(&m, p, "gate_prepacked", a->gate_prepacked);
+    rapt_reads_prepacked(&m, p, "prepacked", a->prepacked, l->weight.type);
+    rapt_reads_prepacked(&m, p, "gate_prepacked", a->gate_prepacked, l->gate.type);
     int y = rapt_writes(&m, "y", a->y, p->y_bytes);
     int residual =
         rapt_reads_if(&m, l->residual.type, "residual", a->residual, p->residual_bytes, "the plan has no layout for it");

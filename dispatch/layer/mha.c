@@ -559,8 +559,10 @@ static void register_weights(rapt_memory *m, const mha_call *c) {
         rapt_unused(m, "wo_prepacked", a->wo_prepacked, "the plan has no wo");
     }
     for (int i = 0; i < p->projections; i++)
-        rapt_reads_prepacked(m, &p->project[i], names[i].prepacked, c->project[i].args.prepacked);
-    if (p->has_output) rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked);
+        rapt_reads_prepacked(m, &p->project[i], names[i].prepacked, c->project[i].args.prepacked,
+                             p->project[i].problem.weight.type);
+    if (p->has_output)
+        rapt_reads_prepacked(m, &p->output, names[PROJECTIONS].prepacked, a->wo_prepacked, p->output.problem.weight.type);
 }
 
 /* Checks the prepacked weights of all projections, that of the output included. */

@@ -48,10 +48,13 @@ const float *rapt_prepacked_weights(const void *packed) {
     return packed ? (const float *)(const void *)((const char *)packed + HEAD_BYTES) : NULL;
 }
 
-size_t rapt_prepacked_bytes(const full_linear *p) {
-    const uint64_t all = HEAD_BYTES + rapt_arithmetic_of(p->kernel, p->problem.arith)->packed_floats(&p->problem) * sizeof(float);
+/* Returns the bytes that the prepacked weights of a problem take on the plan's kernel, as rapt_prepacked_bytes does. */
+static size_t packed_bytes(const full_linear *p, const rapt_linear_problem *problem) {
+    const uint64_t all = HEAD_BYTES + rapt_arithmetic_of(p->kernel, problem->arith)->packed_floats(problem) * sizeof(float);
     return all < SIZE_MAX ? (size_t)all : SIZE_MAX;
 }
+
+size_t rapt_prepacked_bytes(const full_linear *p) { return packed_bytes(p, &p->problem); }
 
 rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *opaque, size_t *bytes) {
     rapt_report r = rapt_report_of("rapt_linear_prepacked_size");
@@ -62,9 +65,12 @@ rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *opaque, size_t *b
     return status;
 }
 
-void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed) {
+void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed, rapt_type type) {
     if (!packed) return;
-    rapt_reads(m, name, packed, rapt_prepacked_bytes(p));
+    /* A plan without a gate may have packed them, in fewer bytes than a gate of another type takes. */
+    rapt_linear_problem alone = p->problem;
+    alone.weight.type = type, alone.gate.type = RAPT_NONE;
+    rapt_reads(m, name, packed, packed_bytes(p, &alone));
     rapt_check_alignment(m, name, packed);
 }
 

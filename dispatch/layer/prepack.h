@@ -9,8 +9,9 @@
  * space. */
 size_t rapt_prepacked_bytes(const full_linear *p);
 
-/* Registers the prepacked weights that a call reads; does nothing if packed is null. Errors: those of rapt_reads, ALIGNMENT. */
-void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed);
+/* Registers the prepacked weights of this type that a call reads; does nothing if packed is null. Errors: those of rapt_reads,
+ * ALIGNMENT. */
+void rapt_reads_prepacked(rapt_memory *m, const full_linear *p, const char *name, const void *packed, rapt_type type);
 
 /* Checks that prepacked weights, unless they are null, were packed for this plan and type. The memory has been checked. Errors:
  * PREPACKED. */

@@ -205,8 +205,8 @@ static void read_blocks_q4_k(const char *from, int count, staged_row to) {
         to.scales[b * RAPT_PARTIAL_SUMS] = half_of(from);
         to.minimums[b * RAPT_PARTIAL_SUMS] = -half_of(from + 2);
         for (int sub = 0; sub < 8; sub++) {
-            to.sub_scales[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)part_of_q4_k(from, sub, false);
-            to.sub_minimums[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)part_of_q4_k(from, sub, true);
+            to.sub_scales[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
+            to.sub_minimums[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
         }
     }
 }

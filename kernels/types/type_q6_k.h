@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ggml's q6_K: 128 bytes of the lower 4 bits of codes, 64 bytes of their upper 2 bits, an int8 scale s for each 16 of the 256
+/* ggml's q6_K: 128 bytes of the lower 4 bits of codes, 64 bytes of their upper 2 bits, an int8 scale a for each 16 of the 256
  * channels, and an f16 scale d. Each half of the channels has 64 of the first and 32 of the second bytes: channel 32 * i + j of
  * it, j below 32, has its lower bits in byte 32 * (i & 1) + j, in the lower half if i is below 2, and its upper ones in byte j,
- * from bit 2 * i on. An element is d * s * (code - 32), which is exact. */
+ * from bit 2 * i on. An element is d * a * (code - 32), which is exact. */
 
 /* Loads the codes of RAPT_VL channels, which lie in a run of 16, from `channel` on. */
 static inline vi i_load_q6_k(const char *block, int channel) {

@@ -14,12 +14,14 @@
  *   v_store_SUFFIX(to, x)          ELEMENT: stores them
  *   v_load_SUFFIX(row, channel)    WEIGHT, CACHE, MATRIX: loads RAPT_VL channels, which lie in one group, and reads that group
  *   store_group_SUFFIX(group, x)   WEIGHT, CACHE, only where RAPT_VL is 1: writes a group
+ *   unpack_SUFFIX(block, to)       MATRIX: writes the integers that integer arithmetic multiplies, as bytes
  *   read_SUFFIX(c, rows, ...)      those of K, for keys in lanes (columns.h): reads step_bytes of each of RAPT_VL rows
  *   v_column_SUFFIX(c, ...)        those of K: element i of each of these rows, with the bits that v_load_SUFFIX has
  *
  * A group has 1, 16, 32 or 256 channels, since a vector of up to 16 lanes lies in one group. Its channels share one
- * scale; a second one, of the whole tensor, is the caller's (rapt_args.k_scales and v_scales with strides of 0). read_column and
- * read_four_columns (columns.h) read 16 bytes of each row: a read_SUFFIX whose group ends sooner copies it first.
+ * scale; of 256, sub-blocks of 32 or 16 have integer scales, too. A second scale, of the whole tensor, is the caller's
+ * (rapt_args.k_scales and v_scales with strides of 0). read_column and read_four_columns (columns.h) read 16 bytes of each row: a
+ * read_SUFFIX whose group ends sooner copies it first.
  *
  * type_words.h includes the files of words. */
 #ifndef RAPT_TYPES

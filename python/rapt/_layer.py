@@ -151,8 +151,8 @@ def prepack_weights(weight: Any, *, arith: str = "exact", threads: int | None = 
     """Weights laid out for the kernel once, for linear() and mha(), which else do it in each call of many tokens. The bits are
     the same.
 
-    weight: (out, in), an array or what quantise_weights() returned. It is kept, for calls of few tokens read it (not with arith
-        "int8"), and must not change.
+    weight: (out, in), an array or a Weights (quantise_weights(), Weights.from_bytes()). It is kept, for calls of few tokens read
+        it (not with arith "int8"), and must not change.
     arith, isa: those of the linear layer; another one refuses them.
 
     >>> w = rapt.prepack_weights(np.eye(64, dtype=np.float32))
@@ -329,8 +329,8 @@ def mha(x: Any, wq: Any, wk: Any = None, wv: Any = None, wo: Any = None, *, head
         q = x wq^T + bq,  k = y wk^T + bk,  v = z wv^T + bv
         out = concat(heads of softmax(scale q k^T + bias) v) wo^T + bo + residual
 
-    Weights lie as those of torch.nn.Linear and nn.MultiheadAttention, and may be what quantise_weights() returned, or, each of the
-    four by itself, prepack_weights().
+    Weights lie as those of torch.nn.Linear and nn.MultiheadAttention, and may be a Weights (quantise_weights(),
+    Weights.from_bytes()), or, each of the four by itself, prepack_weights().
 
     x: (batch, queries, width), or (queries, width), of float32, float16 or bfloat16.
     wq, wk, wv: (heads * d_k, width), (kv heads * d_k, width of y) and (kv heads * d_v, width of z); without wk and wv, wq has

@@ -47,7 +47,7 @@ def _linear_plan(generation: int, tokens: int, width: int, rows: int, kind: int,
 
 
 class Matrix:
-    """Weights (out, in) as the library takes them: a tensor, what quantise_weights() returned, or either one prepacked."""
+    """Weights (out, in) as the library takes them: a tensor, a Weights (quantise_weights(), Weights.from_bytes()), or either one prepacked."""
 
     def __init__(self, weight: Any):
         self.prepacked = 0

@@ -37,6 +37,7 @@ typedef struct problem {
 typedef struct kind {
     rapt_type cache; /* 0: any, or none */
     bool rope_table, weights, bf16, integers;
+    bool groups; /* projections of types with groups */
 } kind;
 
 static void free_problem(problem *p) {
@@ -90,6 +91,7 @@ static void random_problem(problem *p, const char *isa, const kind *k) {
     int64_t tokens = a->q_len, entries = a->batch;
     p->widths[0] = ONE_OF(8, 17, 40), p->widths[1] = p->self || positions || one_in(2) ? p->widths[0] : ONE_OF(8, 30);
     p->widths[2] = p->self || positions || one_in(2) ? p->widths[1] : 19;
+    if (k->groups) a->d_v = 32, p->widths[0] = p->widths[1] = p->widths[2] = ONE_OF(32, 96, 256);
     bool values = !p->self && p->widths[2] != p->widths[1];
     for (int64_t b = 0; b < a->batch; b++) {
         p->starts[b] = p->cached || positions ? (int32_t)below(7) : 0;
@@ -114,6 +116,8 @@ static void random_problem(problem *p, const char *isa, const kind *k) {
     for (int i = 0; i < 4; i++) {
         rapt_type type = (rapt_type)ONE_OF(RAPT_F32, RAPT_F32, RAPT_F16, RAPT_BF16, RAPT_INT8);
         if (k->integers) type = RAPT_INT8;
+        if (k->groups) type = (rapt_type)ONE_OF(RAPT_Q8_0, RAPT_Q4_0, RAPT_Q4_1);
+        if (k->groups && ins[i] % 256 == 0) type = (rapt_type)ONE_OF(RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K);
         int64_t outs = i == 0 && d->packed ? p->outs[0] + p->outs[1] + p->outs[2] : p->outs[i];
         if (i == 3 && !has_output) continue;
         if ((i == 1 || i == 2) && d->packed) continue;
@@ -371,7 +375,7 @@ static bool any_problem(const char *isa, uint64_t *h) { return problem_agrees(is
 /* Some problems of each kind that is rare among those. */
 static void kinds_of_problems(const char *isa) {
     enum { EACH = 6, SOME = 25 };
-    int caches = 0, tables = 0, weights = 0, bf16 = 0, integers = 0;
+    int caches = 0, tables = 0, weights = 0, bf16 = 0, integers = 0, groups = 0;
     uint64_t h = hash_start;
     random_state = 9;
     for (int i = 0; i < KV_TYPES * EACH; i++) caches += !problem_agrees(isa, &(kind){.cache = kv_types[i / EACH]}, &h);
@@ -379,12 +383,14 @@ static void kinds_of_problems(const char *isa) {
     for (int n = 0; n < SOME; n++) weights += !problem_agrees(isa, &(kind){.weights = true}, &h);
     for (int n = 0; n < SOME; n++) bf16 += !problem_agrees(isa, &(kind){.bf16 = true}, &h);
     for (int n = 0; n < SOME; n++) integers += !problem_agrees(isa, &(kind){.integers = true}, &h);
+    for (int n = 0; n < SOME; n++) groups += !problem_agrees(isa, &(kind){.groups = true, .integers = one_in(2)}, &h);
     tap_ok(caches == 0, "%s: with caches of each type, the bits of the calls: %d of %d wrong", isa, caches, EACH * KV_TYPES);
     tap_ok(tables == 0, "%s: with rope tables, the bits of the calls: %d of %d wrong", isa, tables, SOME);
     tap_ok(weights == 0, "%s: weights are the bits of attention.scores: %d of %d wrong", isa, weights, SOME);
     tap_ok(bf16 == 0, "%s: in bf16 arithmetic, the bits of the calls: %d of %d wrong", isa, bf16, SOME);
     tap_ok(integers == 0, "%s: with projections in integer arithmetic, the bits of the calls: %d of %d wrong", isa, integers,
            SOME);
+    tap_ok(groups == 0, "%s: with projections of types with groups, the bits of the calls: %d of %d wrong", isa, groups, SOME);
 }
 
 /* Causal self-attention over S tokens at once, in f32, for the tests below. */

@@ -140,7 +140,7 @@ static inline tensor new_rows(rapt_type type, int64_t batch, int64_t tokens, int
 }
 
 /* Fills rows of blocks of q4_K or q6_K, to which nothing is quantised here: random bytes, and scales of which elements of that
- * size come. */
+ * size come. Some blocks have the largest integer scales and codes of one sign, for sums of integers above 2^24. */
 static inline void fill_blocks(tensor *t, float size) {
     const bool six = t->layout.type == RAPT_Q6_K;
     const int64_t bytes = reference_row_bytes(t->layout.type, 256);
@@ -148,6 +148,11 @@ static inline void fill_blocks(tensor *t, float size) {
         for (int64_t i = 0; i < t->tokens; i++)
             for (unsigned char *row = row_of(t, b, 0, i), *block = row; block < row + t->row; block += bytes) {
                 for (int64_t n = 0; n < bytes; n++) block[n] = (unsigned char)value_below(256);
+                if (value_below(4) == 0) {
+                    if (six) memset(block + 128, 0, 64), memset(block + 192, -128, 16);
+                    else memset(block + 4, 0xff, 12);
+                    for (int64_t n = 16; n < bytes && !six; n++) block[n] |= 0xcc;
+                }
                 reference_store_shared(block + (six ? 208 : 0), random_value() * size / (six ? 2000.0f : 500.0f));
                 if (!six) reference_store_shared(block + 2, random_value() * size / 60.0f);
             }
