@@ -142,12 +142,10 @@ static void quantise_block(const integer_format f, const float *x, float *lanes,
         dot_element elements[RAPT_GROUP];
         for (int c = 0; c < RAPT_GROUP; c += RAPT_VL)
             v_store(n + c, v_as_float(nearest_int(v_mul(v_load(x + first + c), factor), v_set1(128.0f))));
+        for (int c = 0; c < RAPT_GROUP; c++) elements[dot_place(c)] = (dot_element)(int8_t)n[c];
         for (int sub = 0; sub < RAPT_GROUP / f.sub; sub++) {
             int32_t sum = 0;
-            for (int c = sub * f.sub; c < (sub + 1) * f.sub; c++) {
-                elements[dot_place(c)] = (dot_element)(int8_t)n[c];
-                sum += (int8_t)n[c];
-            }
+            for (int c = sub * f.sub; c < (sub + 1) * f.sub; c++) sum += (int8_t)n[c];
             *sums++ = sum;
             *corrections++ = -DOT_BIAS * sum;
         }
@@ -199,29 +197,29 @@ typedef struct staged_row {
 } staged_row;
 
 /* Reads `count` blocks of q4_K. Minimums are subtracted, so their scales change their signs. */
-static void read_blocks_q4_k(const char *from, int count, staged_row to) {
+static void read_blocks_q4_k(const char *from, int count, const staged_row *to) {
     for (int b = 0; b < count; b++, from += 144) {
-        unpack_q4_k(from, to.integers + b * 256);
-        to.scales[b * RAPT_PARTIAL_SUMS] = half_of(from);
-        to.minimums[b * RAPT_PARTIAL_SUMS] = -half_of(from + 2);
+        unpack_q4_k(from, to->integers + b * 256);
+        to->scales[b * RAPT_PARTIAL_SUMS] = half_of(from);
+        to->minimums[b * RAPT_PARTIAL_SUMS] = -half_of(from + 2);
         for (int sub = 0; sub < 8; sub++) {
-            to.sub_scales[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
-            to.sub_minimums[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
+            to->sub_scales[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
+            to->sub_minimums[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
         }
     }
 }
 
 /* Reads `count` blocks of q6_K. */
-static void read_blocks_q6_k(const char *from, int count, staged_row to) {
+static void read_blocks_q6_k(const char *from, int count, const staged_row *to) {
     for (int b = 0; b < count; b++, from += 210) {
-        unpack_q6_k(from, to.integers + b * 256);
-        to.scales[b * RAPT_PARTIAL_SUMS] = half_of(from + 208);
-        for (int sub = 0; sub < 16; sub++) to.sub_scales[(b * 16 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)from[192 + sub];
+        unpack_q6_k(from, to->integers + b * 256);
+        to->scales[b * RAPT_PARTIAL_SUMS] = half_of(from + 208);
+        for (int sub = 0; sub < 16; sub++) to->sub_scales[(b * 16 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)from[192 + sub];
     }
 }
 
 /* Reads `channels` channels of a row of weights. */
-static void read_integer_row(rapt_type type, const char *row, int channels, staged_row to) {
+static void read_integer_row(rapt_type type, const char *row, int channels, const staged_row *to) {
     const int groups = (int)groups_of(channels);
     switch (type) {
     case RAPT_Q4_K:
@@ -231,13 +229,13 @@ static void read_integer_row(rapt_type type, const char *row, int channels, stag
         read_blocks_q6_k(row, channels / 256, to);
         break;
     case RAPT_INT8:
-        unpack_integers(type, row, channels, to.integers);
-        for (int g = 0; g < groups; g++) to.scales[g * RAPT_PARTIAL_SUMS] = 1.0f;
+        unpack_integers(type, row, channels, to->integers);
+        for (int g = 0; g < groups; g++) to->scales[g * RAPT_PARTIAL_SUMS] = 1.0f;
         break;
     default:
-        unpack_integers(type, row, channels, to.integers);
-        load_group_scales(type, row, groups, to.scales, RAPT_PARTIAL_SUMS);
-        if (integer_format_of(type).minimums) load_group_halves(type, row, 2, groups, to.minimums, RAPT_PARTIAL_SUMS);
+        unpack_integers(type, row, channels, to->integers);
+        load_group_scales(type, row, groups, to->scales, RAPT_PARTIAL_SUMS);
+        if (integer_format_of(type).minimums) load_group_halves(type, row, 2, groups, to->minimums, RAPT_PARTIAL_SUMS);
     }
 }
 
@@ -257,11 +255,11 @@ static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratc
         memset(integers, 0, (size_t)groups * RAPT_GROUP);
         if (r < rows)
             read_integer_row(type, weight_row(t, gate, out + r, part), channels,
-                             (staged_row){.integers = integers,
-                                          .scales = to + at.scales + r,
-                                          .minimums = to + at.minimums + r,
-                                          .sub_scales = (int8_t *)(to + at.sub_scales) + r,
-                                          .sub_minimums = (int8_t *)(to + at.sub_minimums) + r});
+                             &(staged_row){.integers = integers,
+                                           .scales = to + at.scales + r,
+                                           .minimums = to + at.minimums + r,
+                                           .sub_scales = (int8_t *)(to + at.sub_scales) + r,
+                                           .sub_minimums = (int8_t *)(to + at.sub_minimums) + r});
         for (int c = 0; c < groups * RAPT_GROUP; c++) elements[dot_place(c)] = (dot_element)(integers[c] + DOT_BIAS);
     }
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r += RAPT_VL)

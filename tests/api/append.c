@@ -1102,10 +1102,11 @@ static void sizes(void) {
         const rapt_type type = (rapt_type)number;
         int64_t row = -1, uneven = -1;
         for (int i = 0; i < KV_TYPES; i++)
-            if (kv_types[i] == type) row = reference_row_bytes(type, 64), uneven = reference_row_bytes(type, 33);
-        wrong += rapt_row_bytes(type, 64) != row || rapt_row_bytes(type, 33) != uneven;
-        wrong += rapt_row_bytes(type, -64) != -1 || rapt_row_bytes(type, 0) != (row < 0 ? -1 : 0);
-        const rapt_layout a = rapt_layout_bhsd(type, 3, 5, 64), b = rapt_layout_bshd(type, 3, 5, 64);
+            if (kv_types[i] == type) row = reference_row_bytes(type, 256), uneven = reference_row_bytes(type, 33);
+        if (rapt_type_class_of(type) == RAPT_CLASS_MATRIX) row = reference_row_bytes(type, 256);
+        wrong += rapt_row_bytes(type, 256) != row || rapt_row_bytes(type, 33) != uneven;
+        wrong += rapt_row_bytes(type, -256) != -1 || rapt_row_bytes(type, 0) != (row < 0 ? -1 : 0);
+        const rapt_layout a = rapt_layout_bhsd(type, 3, 5, 256), b = rapt_layout_bshd(type, 3, 5, 256);
         if (row < 0) wrong += a.token_stride >= 0 || b.head_stride >= 0;
         else
             wrong += a.token_stride != row || a.head_stride != 5 * row || a.batch_stride != 15 * row || b.head_stride != row ||
