@@ -2,12 +2,10 @@
 /* llm: what a language model answers. */
 #define _POSIX_C_SOURCE 200809L
 #include "llm.h"
-#include "cli.h"
 #include "output.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -58,19 +56,24 @@ static int32_t turn_end = -1;  /* a token that ends an answer, too */
 /* Begins, ends and removes the file of an option, if that is given. It has its name when it is complete. */
 static void begin(output *out, int option) {
     if (!value[option]) return;
-    if (!output_locate(out, value[option])) fail(value[option], "%s", strerror(errno));
-    if (output_is_file(out, file.path)) fail(value[option], "it is the model");
-    if (!output_open(out)) fail(value[option], "%s", strerror(errno));
+    if (!output_locate(out, value[option])) FAIL("%s: %s", value[option], strerror(errno));
+    if (output_is_file(out, file.path)) FAIL("%s: it is the model", value[option]);
+    if (!output_open(out)) FAIL("%s: %s", value[option], strerror(errno));
 }
 
 static void finish(output *out, int option) {
-    if (value[option] && !(output_close(out) && output_publish(out))) fail(value[option], "%s", strerror(errno));
+    if (value[option] && !(output_close(out) && output_publish(out))) FAIL("%s: %s", value[option], strerror(errno));
 }
 
 static void discard(void) { output_discard(&saved), output_discard(&listed); }
 
 /* n, or what the option says if that is less. */
 static int64_t at_most(int64_t n, int option) { return (double)n < number[option] ? n : (int64_t)number[option]; }
+
+void *present(void *memory) {
+    if (!memory) FAIL("%s", strerror(ENOMEM));
+    return memory;
+}
 
 void tell(const char *what, int64_t done, int64_t all) {
     fprintf(stderr, "\r%s %lld of %lld%s", what, (long long)done, (long long)all, done < all ? "" : "\n");
@@ -94,47 +97,42 @@ static const uint64_t hash_start = 0xcbf29ce484222325;
 static void parse(int argc, char **argv) {
     const bool asks = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
     const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    if (argc < 3 && !asks) exit(cli_fail("llm", "a model and a prompt are needed; see llm --help"));
+    if (argc < 3 && !asks) FAIL("a model and a prompt are needed; see llm --help");
     if (cli_parse("llm", options, OPTIONS, asks ? 1 : argc - 3, argv + 1, value) || cli_check_isa("llm", NULL)) exit(CLI_ERROR);
     if (processors > 1) number[THREADS] = processors < 1024 ? (double)processors : 1024;
     for (int i = 0; i < NUMBERS; i++) {
         char *end = "";
         if (value[i]) number[i] = strtod(value[i], &end);
         if (*end || !(number[i] >= least[i] && number[i] <= most[i]) || (i != TEMPERATURE && number[i] != floor(number[i])))
-            exit(cli_fail("llm", "--%s %s: a number from %.0f to %.0f is needed", options[i].name, value[i], least[i], most[i]));
+            FAIL("--%s %s: a number from %.0f to %.0f is needed", options[i].name, value[i], least[i], most[i]);
     }
 }
 
-/* ---- The prompt ---------------------------------------------------------------------------------------------------------- */
+/* ---- The prompt -------------------------------------------------------------------------------------------------------- */
 
 /* Adds a mark, unless it is -1, and what a text consists of. */
 static void add(int32_t mark, const char *text) {
     if (mark >= 0) tokens[count++] = mark;
-    count += tokenizer_encode(&t, text, strlen(text), tokens + count);
+    count += tokenizer_encode(&t, text, tokens + count);
 }
 
 /* Of chat templates only ChatML is known: turns between two marks. */
 static void encode(const char *text) {
     static const char opening[] = "<|im_start|>", closing[] = "<|im_end|>", user[] = "user\n";
+    const size_t bytes = sizeof user + strlen(text);
     const int32_t start = tokenizer_find(&t, opening, strlen(opening)), end = tokenizer_find(&t, closing, strlen(closing));
     const gguf_text given = gguf_string(&file, "tokenizer.chat_template");
-    char *const template = present(strndup(given.at, given.bytes)), *const turn = present(malloc(sizeof user + strlen(text)));
-    const bool known = start >= 0 && end >= 0 && strstr(template, opening);
-    tokens = present(malloc((sizeof user + strlen(text) + 64) * sizeof *tokens));
-    memcpy(turn, user, sizeof user - 1);
-    memcpy(turn + sizeof user - 1, text, strlen(text) + 1);
-    if (known && !value[PLAIN]) {
-        turn_end = end;
-        add(start, turn);
-        add(end, "\n");
-        add(start, "assistant\n");
-    } else {
-        if (!value[PLAIN]) fprintf(stderr, "llm: no chat template that is known here, so the model gets the prompt as it is\n");
-        add(t.begin, text);
-    }
+    char *const template = present(strndup(given.at, given.bytes)), *const turn = present(malloc(bytes));
+    const bool known = start >= 0 && end >= 0 && strstr(template, opening), chat = known && !value[PLAIN];
+    tokens = present(calloc(bytes + 64, sizeof *tokens));
+    snprintf(turn, bytes, "%s%s", user, text);
+    if (!known && !value[PLAIN])
+        fputs("llm: no chat template that is known here, so the model gets the prompt as it is\n", stderr);
+    add(chat ? start : t.begin, chat ? turn : text);
+    if (chat) add(end, "\n"), add(start, "assistant\n"), turn_end = end;
+    prompt = count;
     free(turn);
     free(template);
-    prompt = count;
 }
 
 /* Hashes the logits of n tokens of the last run, from its number `first` on, which is token `at` of all. Returns the last. */
@@ -160,7 +158,7 @@ static const float *read_prompt(void) {
     return last;
 }
 
-/* ---- The saved prompt ---------------------------------------------------------------------------------------------------- */
+/* ---- The saved prompt -------------------------------------------------------------------------------------------------- */
 
 /* A file begins with what must be the same, and a hash of what follows: hashes, tokens and pages, as in memory. */
 typedef struct saved_head {
@@ -190,7 +188,7 @@ static void save(void) {
 static void load(const char *path) {
     file_map from;
     const char *const unreadable = map_open(&from, path);
-    if (unreadable) fail(path, "%s", unreadable);
+    if (unreadable) FAIL("%s: %s", path, unreadable);
     const saved_head *const head = (const void *)from.at;
     const uint64_t n = from.bytes >= sizeof *head && head->tokens <= from.bytes / 4 ? head->tokens : 0;
     const uint64_t *const saved_hashes = (const void *)(head + 1);
@@ -198,14 +196,14 @@ static void load(const char *path) {
     const size_t rest = (size_t)n * (sizeof *hashes + sizeof *tokens) + pages_of((int64_t)n);
     const saved_head wanted = head_of(n, n && from.bytes == sizeof *head + rest ? hash(hash_start, saved_hashes, rest) : 0);
     if (!n || from.bytes != sizeof *head + rest || memcmp(head, &wanted, sizeof wanted) != 0)
-        fail(path, "not a saved prompt of this model, with such a cache, on such a machine");
+        FAIL("%s: not a saved prompt of this model, with such a cache, on such a machine", path);
     /* The prompt's last token is run, for its logits. */
     while (m.tokens < (int64_t)n && m.tokens + 1 < prompt && saved_tokens[m.tokens] == tokens[m.tokens]) m.tokens++;
     memcpy(hashes, saved_hashes, (size_t)m.tokens * sizeof *hashes);
     memcpy(m.pages, saved_tokens + n, pages_of(m.tokens));
 }
 
-/* ---- The answer ---------------------------------------------------------------------------------------------------------- */
+/* ---- The answer -------------------------------------------------------------------------------------------------------- */
 
 /* The softmax of the logits / temperature, as that of attention: they are the keys, the query is 1. */
 static const float *softmax(const float *logits) {
@@ -294,7 +292,7 @@ static void answer(const float *logits, int64_t limit) {
 
 /* The status of the program, whose output is written. */
 static int flushed(void) {
-    if (fflush(stdout) || ferror(stdout)) fail("standard output", "%s", strerror(errno));
+    if (fflush(stdout) || ferror(stdout)) FAIL("standard output: %s", strerror(errno));
     return 0;
 }
 
@@ -304,7 +302,7 @@ int main(int argc, char **argv) {
     const char *const path = argv[argc - 2];
     const rapt_type cache = value[CACHE] ? rapt_type_of_name(value[CACHE]) : RAPT_F16;
     if (rapt_row_bytes(cache, 32) < 0 || rapt_row_bytes(cache, 32) == 32) /* bytes want scales */
-        fail("--cache", "f32, f16, bf16 or a type of groups is needed, such as q8_0");
+        FAIL("--cache: f32, f16, bf16 or a type of groups is needed, such as q8_0");
     gguf_open(&file, path);
     atexit(discard);
     begin(&saved, SAVE);
@@ -314,10 +312,10 @@ int main(int argc, char **argv) {
     for (int64_t i = 0; value[IDS] && i < count; i++) printf("%d%c", (int)tokens[i], i + 1 < count ? ' ' : '\n');
     if (value[IDS]) return flushed();
     rapt_pool *const pool = rapt_pool_create((int64_t)number[THREADS]);
-    if (!pool) fail("--threads", "so many cannot be had");
+    if (!pool) FAIL("--threads: so many cannot be had");
     model_open(&m, &file, cache, pool);
     if (prompt < 1 || prompt >= m.context)
-        exit(cli_fail("llm", "the prompt has %lld tokens: 1 to %lld are possible", (long long)prompt, (long long)m.context - 1));
+        FAIL("the prompt has %lld tokens: 1 to %lld are possible", (long long)prompt, (long long)m.context - 1);
     const int64_t limit = prompt + at_most(m.context - prompt, TOKENS);
     tokens = present(realloc(tokens, (size_t)limit * sizeof *tokens));
     hashes = present(calloc((size_t)limit, sizeof *hashes));

@@ -1,43 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of llm share: a GGUF file, its tokenizer, and its model. Whatever is wrong ends the program, with a line that
- * says so, and what is open then or at the end is closed by the system. */
+/* What the files of llm share: a GGUF file, its tokenizer, and its model. Whatever is wrong ends the program with a line that
+ * says so; the system closes what is open. */
 #ifndef LLM_H
 #define LLM_H
 
+#include "cli.h"
 #include "map.h"
 #include "rapt.h"
 
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
-/* Ends the program: "llm: what: why". */
-__attribute__((format(printf, 2, 3))) _Noreturn void fail(const char *what, const char *why, ...);
+/* Ends the program with a line of printf's arguments. */
+#define FAIL(...) exit(cli_fail("llm", __VA_ARGS__))
 
-/* End the program if there is no memory, or if rapt refuses a call, which here is a defect of the program. */
+/* Returns memory that was allocated; ends the program if there was none. */
 void *present(void *memory);
-void must(rapt_status status);
 
 /* Shows how far something is. */
 void tell(const char *what, int64_t done, int64_t all);
 
-/* ---- A GGUF file of version 2 or 3, mapped, with all of its header checked (ggml-org/ggml, docs/gguf.md) ----------------- */
+/* ---- A GGUF file of version 2 or 3, mapped, with all of its header checked (ggml-org/ggml, docs/gguf.md) --------------- */
 
 typedef struct gguf_text {
     const char *at; /* without a terminator */
     size_t bytes;
 } gguf_text;
 
-typedef struct gguf_type {
-    uint32_t number;  /* GGUF's */
-    rapt_type same;   /* rapt's type with the same bytes, on a little-endian machine */
-    int group, bytes; /* elements of a group, and its bytes */
-} gguf_type;
+/* For "%.*s". */
+#define GGUF_SHOWN(text) (text).bytes < 80 ? (int)(text).bytes : 80, (text).at
 
 typedef struct gguf_tensor {
     gguf_text name;
-    const gguf_type *type; /* null: one that is not known here */
-    int64_t dims[4];       /* of a matrix: columns, rows, 1, 1 */
-    uint64_t offset;       /* in the data of all tensors */
+    rapt_type type;  /* RAPT_NONE: one that is not known here */
+    int64_t dims[4]; /* of a matrix: columns, rows, 1, 1 */
+    uint64_t offset; /* in the data of all tensors */
     const uint8_t *data;
     bool used; /* for the caller */
 } gguf_tensor;
@@ -52,6 +49,7 @@ typedef struct gguf_value {
 typedef struct gguf {
     const char *path;
     file_map map;
+    const uint8_t *at; /* what of the header is to be read next */
     gguf_value *values;
     gguf_tensor *tensors;
     size_t value_count, tensor_count;
@@ -74,13 +72,7 @@ gguf_text gguf_string(const gguf *g, const char *key);
 
 bool gguf_is(gguf_text text, const char *other);
 
-/* A little-endian number. */
-uint64_t gguf_load(const uint8_t *at, int bytes);
-
-/* For "%.*s". */
-#define GGUF_SHOWN(text) (text).bytes < 80 ? (int)(text).bytes : 80, (text).at
-
-/* ---- The byte-level byte pair encoding of GPT-2, with a file's vocabulary (Sennrich et al. 2016; Radford et al. 2019) ---- */
+/* ---- The byte-level byte pair encoding of GPT-2, with a file's vocabulary (Sennrich et al. 2016; Radford et al. 2019) -- */
 
 /* A list of texts, in which one is found by a hash. */
 typedef struct text_table {
@@ -100,7 +92,7 @@ void tokenizer_open(tokenizer *t, const gguf *file);
 
 /* Writes the tokens of a text, at most one for each byte, and returns how many. Marks such as <|im_end|> are text as any other.
  */
-int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, int32_t *tokens);
+int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens);
 
 /* The token of a piece; -1 if there is none. */
 int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes);
@@ -108,9 +100,9 @@ int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes);
 /* Prints the text of a token. */
 void tokenizer_print(const tokenizer *t, int32_t token, FILE *to);
 
-/* ---- A decoder of the Llama family (Touvron et al. 2023) on rapt_layer.h, with its cache --------------------------------- */
+/* ---- A decoder of the Llama family (Touvron et al. 2023) on rapt_layer.h, with its cache ------------------------------- */
 
-/* A matrix [out, in], or a vector of `in` channels, in the file or converted to f32. At null: a model has none. */
+/* A matrix [out, in], or a vector of `in` channels; at null: a model has none. */
 typedef struct weights {
     const void *at;
     rapt_layout layout;
@@ -128,6 +120,9 @@ typedef struct room {
 /* At least `bytes` bytes; what was there is lost if it grows. */
 void *reserve(room *area, int64_t bytes);
 
+/* Ends the program if rapt refuses a call, which here is a defect of the program. */
+void must(rapt_status status);
+
 enum { PAGE_TOKENS = 64 };
 
 typedef struct model {
@@ -137,9 +132,7 @@ typedef struct model {
     float epsilon;
     rapt_rope rope;
     double frequencies[RAPT_MAX_HEAD_DIM / 2];
-    weights (*layers)[IN_A_LAYER];
-    weights norm, head; /* that make logits of what the last layer gives */
-    const gguf_tensor *embedding;
+    weights embedding, (*layers)[IN_A_LAYER], norm, head; /* the last two make logits of what the last layer gives */
     rapt_pool *pool;
     room x, y, qkv, gated, logits, workspace;
 

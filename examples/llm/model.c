@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L
 #include "aligned.h"
-#include "cli.h"
-#include "convert.h"
 #include "llm.h"
 
 #include <string.h>
@@ -10,7 +8,7 @@
 enum { FLOAT = sizeof(float) };
 
 void must(rapt_status status) {
-    if (status != RAPT_OK) exit(cli_fail("llm", "%s", rapt_status_string(status)));
+    if (status != RAPT_OK) FAIL("%s", rapt_status_string(status));
 }
 
 void *reserve(room *area, int64_t bytes) {
@@ -22,76 +20,31 @@ void *reserve(room *area, int64_t bytes) {
     return area->at;
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------------- */
 
-static float half(const uint8_t *at) { return convert_to_float(RAPT_F16, (uint32_t)gguf_load(at, 2)); }
-
-/* Code i of 4 bits: runs of `run` codes are the lower halves of bytes, then the upper ones. */
-static int code(const uint8_t *at, int run, int i) { return at[i / (2 * run) * run + i % run] >> i / run % 2 * 4 & 15; }
-
-/* Returns element i of a group. Products of scales and numbers are exact, so a sum with a minimum is rounded once, as in rapt. */
-static float element(const gguf_type *type, const uint8_t *at, int i) {
-    const int part = i / 32, low = part % 4; /* of a block of 256 */
-    switch (type->same) {
-    case RAPT_Q8_0:
-        return half(at) * (float)(int8_t)at[2 + i];
-    case RAPT_Q4_0:
-        return half(at) * (float)(code(at + 2, 16, i) - 8);
-    case RAPT_Q4_1:
-        return half(at) * (float)code(at + 4, 16, i) + half(at + 2);
-    case RAPT_Q4_K: { /* parts from 4 on have the upper 2 of 6 bits in the bytes of the others */
-        const int a = at[4 + low], b = at[8 + low], both = at[12 + low];
-        const int scale = part < 4 ? a & 63 : (both & 15) | a >> 6 << 4, minimum = part < 4 ? b & 63 : both >> 4 | b >> 6 << 4;
-        return half(at) * (float)(scale * code(at + 16, 32, i)) - half(at + 2) * (float)minimum;
-    }
-    case RAPT_Q6_K: { /* 4 bits in runs of 64, then 2 bits in runs of 32 */
-        const int upper = at[128 + i / 128 * 32 + i % 32] >> 2 * low & 3;
-        return half(at + 208) * (float)((int8_t)at[192 + i / 16] * ((code(at, 64, i) | upper << 4) - 32));
-    }
-    default:
-        return convert_to_float(type->same, (uint32_t)gguf_load(at, type->bytes));
-    }
+/* A copy of a tensor's elements, aligned, and in the machine's order of bytes; the file's is little-endian. */
+static const void *copy(const gguf_tensor *t, size_t elements) {
+    const size_t size = (size_t)rapt_row_bytes(t->type, 1), swap = *(const uint8_t *)&(const uint16_t){1} ? 0 : size - 1;
+    uint8_t *to = present(calloc(elements, size));
+    for (size_t i = 0; i < elements * size; i++) to[i ^ swap] = t->data[i];
+    return to;
 }
 
-/* Writes a row of a tensor as f32. */
-static void row_to_floats(const gguf_tensor *t, int64_t row, float *to) {
-    const gguf_type *const type = t->type;
-    const uint8_t *const from = t->data + row * (t->dims[0] / type->group) * type->bytes;
-    for (int64_t i = 0; i < t->dims[0]; i++) to[i] = element(type, from + i / type->group * type->bytes, (int)(i % type->group));
-}
-
-/* For the pool, which converts the rows of a matrix. */
-typedef struct conversion {
-    const gguf_tensor *from;
-    float *to;
-} conversion;
-
-static void convert_row(void *conversion_, int64_t row) {
-    const conversion *c = conversion_;
-    row_to_floats(c->from, row, c->to + row * c->from->dims[0]);
-}
-
-/* Whether linear layers take the bytes of the file: those of groups are the same everywhere, others are little-endian. */
-static bool is_taken(rapt_type type) {
-    const rapt_type_class tensors = rapt_type_class_of(type);
-    return tensors == RAPT_CLASS_WEIGHT || tensors == RAPT_CLASS_MATRIX ||
-           (tensors == RAPT_CLASS_ELEMENT && *(const uint8_t *)&(const uint16_t){1});
-}
-
-/* A tensor of the file. out: 0 for a vector, which is always converted, since arrays have to be aligned. */
+/* A tensor of the file. A matrix is used where it lies if the machine has its bytes: those of groups are the same everywhere. */
 static weights load(const model *m, const char *name, int64_t out, int64_t in, bool optional) {
     gguf_tensor *t = gguf_find(m->file, name);
-    const int64_t rows = out ? out : 1;
+    const bool vector = !out;
+    const int64_t rows = vector ? 1 : out;
     if (!t && optional) return (weights){0};
-    if (!t) fail(m->file->path, "it has no tensor '%s'", name);
+    if (!t) FAIL("%s: it has no tensor '%s'", m->file->path, name);
     if (t->dims[0] != in || t->dims[1] != rows || t->dims[2] != 1 || t->dims[3] != 1)
-        fail(m->file->path, "tensor '%s' must have the shape [%lld, %lld]", name, (long long)in, (long long)rows);
-    if (!t->type) fail(m->file->path, "tensor '%s' is of a type that is not read here", name);
+        FAIL("%s: tensor '%s' must have the shape [%lld, %lld]", m->file->path, name, (long long)in, (long long)rows);
+    if (!t->type || (vector && t->type != RAPT_F32))
+        FAIL("%s: tensor '%s' is of a type that is not read here", m->file->path, name);
     t->used = true;
-    if (out && is_taken(t->type->same)) return (weights){t->data, rapt_layout_bshd(t->type->same, 1, rows, in), rows, in};
-    float *const converted = present(calloc((size_t)rows, (size_t)in * FLOAT));
-    rapt_pool_for(m->pool, rows, convert_row, &(conversion){t, converted});
-    return (weights){converted, rapt_layout_bshd(RAPT_F32, 1, rows, in), rows, in};
+    const bool swapped = rapt_type_class_of(t->type) == RAPT_CLASS_ELEMENT && !*(const uint8_t *)&(const uint16_t){1};
+    const void *const at = vector || swapped ? copy(t, (size_t)(rows * in)) : t->data;
+    return (weights){at, rapt_layout_bshd(t->type, 1, rows, in), rows, in};
 }
 
 static void load_layer(model *m, int64_t layer) {
@@ -118,7 +71,7 @@ static double number(const model *m, const char *name, double otherwise) {
 /* An integer from 1 to most. */
 static int64_t size(const model *m, const char *name, int64_t otherwise, int64_t most) {
     const double n = number(m, name, (double)otherwise);
-    if (!(n >= 1 && n <= (double)most && (double)(int64_t)n == n)) fail(m->file->path, "it has no possible %s", name);
+    if (!(n >= 1 && n <= (double)most && (double)(int64_t)n == n)) FAIL("%s: it has no possible %s", m->file->path, name);
     return (int64_t)n;
 }
 
@@ -126,7 +79,7 @@ static void load_sizes(model *m) {
     const gguf_text family = gguf_string(m->file, "general.architecture");
     const bool llama = gguf_is(family, "llama");
     if (!llama && !gguf_is(family, "qwen2") && !gguf_is(family, "qwen3"))
-        fail(m->file->path, "its architecture is '%.*s'; llama, qwen2 and qwen3 are known", GGUF_SHOWN(family));
+        FAIL("%s: its architecture is '%.*s'; llama, qwen2 and qwen3 are known", m->file->path, GGUF_SHOWN(family));
     m->layer_count = size(m, "block_count", 0, 10000);
     m->context = size(m, "context_length", 0, RAPT_MAX_LENGTH / 2);
     m->width = size(m, "embedding_length", 0, RAPT_MAX_WIDTH);
@@ -141,20 +94,21 @@ static void load_sizes(model *m) {
     if (m->heads % m->kv_heads || m->heads * m->d > RAPT_MAX_WIDTH || !(m->epsilon >= 0 && m->epsilon <= 1) ||
         size(m, "attention.value_length", m->d, RAPT_MAX_HEAD_DIM) != m->d || number(m, "rope.scaling.factor", 1) != 1 ||
         rapt_rope_frequencies(number(m, "rope.freq_base", 10000), m->rope.channels, m->frequencies) != RAPT_OK)
-        fail(m->file->path, "its heads, norms or positions are of a kind that is not known here");
+        FAIL("%s: its heads, norms or positions are of a kind that is not known here", m->file->path);
     m->page_bytes = m->layer_count * 2 * m->kv_heads * PAGE_TOKENS * rapt_row_bytes(m->cache, m->d);
-    if (m->page_bytes <= 0) fail(m->file->path, "heads of %d channels cannot be stored in that cache", (int)m->d);
+    if (m->page_bytes <= 0) FAIL("%s: heads of %d channels cannot be stored in that cache", m->file->path, (int)m->d);
 }
 
 void model_open(model *m, const gguf *file, rapt_type cache, rapt_pool *pool) {
-    gguf_tensor *const embedding = gguf_find(file, "token_embd.weight");
-    *m = (model){.file = file, .cache = cache, .pool = pool, .embedding = embedding};
+    const gguf_tensor *const embedding = gguf_find(file, "token_embd.weight");
+    *m = (model){.file = file, .cache = cache, .pool = pool};
     load_sizes(m);
-    if (!embedding || !embedding->type || embedding->dims[0] != m->width || embedding->dims[1] > RAPT_MAX_WIDTH ||
-        embedding->dims[1] < (int64_t)gguf_texts(file, "tokenizer.ggml.tokens").count)
-        fail(file->path, "it has no possible tensor 'token_embd.weight'");
-    embedding->used = true, m->vocabulary = embedding->dims[1];
-    m->head = load(m, gguf_find(file, "output.weight") ? "output.weight" : "token_embd.weight", m->vocabulary, m->width, false);
+    m->vocabulary = embedding ? embedding->dims[1] : 0;
+    if (m->vocabulary > RAPT_MAX_WIDTH || m->vocabulary < (int64_t)gguf_texts(file, "tokenizer.ggml.tokens").count)
+        FAIL("%s: it has no possible tensor 'token_embd.weight'", file->path);
+    m->embedding = load(m, "token_embd.weight", m->vocabulary, m->width, false);
+    m->head = load(m, "output.weight", m->vocabulary, m->width, true);
+    if (!m->head.at) m->head = m->embedding;
     m->norm = load(m, "output_norm.weight", 0, m->width, false);
     const float *const factors = load(m, "rope_freqs.weight", 0, m->rope.channels / 2, true).at; /* Llama 3.1 has them */
     for (int64_t i = 0; factors && i < m->rope.channels / 2; i++) m->frequencies[i] /= (double)factors[i];
@@ -164,10 +118,17 @@ void model_open(model *m, const gguf *file, rapt_type cache, rapt_pool *pool) {
         tell("reading: layer", i + 1, m->layer_count);
     }
     for (const gguf_tensor *t = file->tensors; t < file->tensors + file->tensor_count; t++)
-        if (!t->used) fail(file->path, "it has a tensor '%.*s', for which there is no use here", GGUF_SHOWN(t->name));
+        if (!t->used) FAIL("%s: it has a tensor '%.*s', for which there is no use here", file->path, GGUF_SHOWN(t->name));
 }
 
-/* ---- Running ------------------------------------------------------------------------------------------------------------- */
+void model_reserve(model *m, int64_t tokens) {
+    m->page_count = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    m->pages = present((uint64_t)m->page_bytes > SIZE_MAX ? NULL : calloc((size_t)m->page_count, (size_t)m->page_bytes));
+    m->table = present(calloc((size_t)m->page_count, sizeof *m->table));
+    for (int64_t i = 0; i < m->page_count; i++) m->table[i] = (int32_t)i;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------------- */
 
 static rapt_layout rows_of(int64_t channels) { return rapt_layout_bshd(RAPT_F32, 1, 1, channels); }
 
@@ -201,12 +162,21 @@ static void normalise(model *m, const weights *w, int64_t rows, int64_t row, int
     must(rapt_rms_norm_run_parallel(&args, rapt_pool_threads(m->pool), rapt_pool_for, m->pool));
 }
 
-void model_reserve(model *m, int64_t tokens) {
-    m->page_count = (tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
-    const uint64_t bytes = (uint64_t)m->page_bytes;
-    m->pages = present(bytes > SIZE_MAX ? NULL : calloc((size_t)m->page_count, (size_t)bytes));
-    m->table = present(malloc((size_t)m->page_count * sizeof *m->table));
-    for (int64_t i = 0; i < m->page_count; i++) m->table[i] = (int32_t)i;
+/* Writes the embeddings of tokens as f32. Linear layers convert the type of a row, as a matrix [groups, channels of a group] that
+ * is multiplied by the identity, which gives [channels of a group, groups]. */
+static void embed(model *m, const int32_t *tokens, int64_t n, float *to) {
+    static float identity[256 * 256];
+    const weights *e = &m->embedding;
+    int64_t group = 1;
+    while (rapt_row_bytes(e->layout.type, group) < 0) group *= 2;
+    const int64_t groups = m->width / group;
+    const rapt_layout layout = rapt_layout_bshd(e->layout.type, 1, groups, group);
+    for (int64_t i = 0; i < group; i++) identity[i * group + i] = 1;
+    for (const float *part = m->y.at; n--; tokens++) {
+        const weights row = {(const char *)e->at + *tokens * e->layout.token_stride, layout, groups, group};
+        linear(m, &row, NULL, NULL, group, identity, m->y.at, groups, false);
+        for (int64_t i = 0; i < m->width; i++) *to++ = part[i % group * groups + i / group];
+    }
 }
 
 /* Attention of n tokens, whose queries, keys and values lie side by side in rows. */
@@ -228,9 +198,8 @@ static void plan_attention(const model *m, int64_t n, int64_t row, rapt_decode_p
 void model_run(model *m, const int32_t *tokens, int64_t n) {
     const int64_t threads = rapt_pool_threads(m->pool), q = m->heads * m->d, kv = m->kv_heads * m->d, row = q + 2 * kv;
     const int64_t width = m->width, layer_bytes = m->page_bytes / m->layer_count;
-    float *x = reserve(&m->x, n * width * FLOAT), *qkv = reserve(&m->qkv, n * row * FLOAT);
-    float *y = reserve(&m->y, n * (q > width ? q : width) * FLOAT);
-    float *gated = reserve(&m->gated, n * m->inner * FLOAT);
+    float *x = reserve(&m->x, n * width * FLOAT), *y = reserve(&m->y, n * (q > width ? q : width) * FLOAT);
+    float *qkv = reserve(&m->qkv, n * row * FLOAT), *gated = reserve(&m->gated, n * m->inner * FLOAT);
     const int32_t start = (int32_t)m->tokens;
     rapt_decode_plan plan;
     rapt_decode_args args;
@@ -240,7 +209,7 @@ void model_run(model *m, const int32_t *tokens, int64_t n) {
     attention.q = qkv, attention.o = y, attention.table = m->table;
     args.attention = &attention, args.starts = &start, args.new_k = qkv + q, args.new_v = qkv + q + kv;
     must(rapt_decode_workspace_size(&plan, threads, &args.workspace_bytes));
-    for (int64_t i = 0; i < n; i++) row_to_floats(m->embedding, tokens[i], x + i * width);
+    embed(m, tokens, n, x);
     for (int64_t i = 0; i < m->layer_count; i++) {
         const weights *w = m->layers[i];
         normalise(m, &w[ATTENTION_NORM], n, width, 1, x, y);

@@ -3,12 +3,11 @@
 #include "unicode.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* ---- Words --------------------------------------------------------------------------------------------------------------- */
+/* ---- Words ------------------------------------------------------------------------------------------------------------- */
 
 /* How a text is cut into words, by what tokenizer.ggml.pre calls it. SmolLM has the regular expression of GPT-2, which sees a
  * text whose digits have been cut out,
@@ -47,10 +46,9 @@ static kind look(const uint8_t *at, const uint8_t *end, const uint8_t **next) {
         c = c << 6 | (at[i] & 0x3f);
     }
     *next = at + 1 + more;
-    return is_in(unicode_letters, COUNT(unicode_letters), c)   ? LETTER
-           : is_in(unicode_numbers, COUNT(unicode_numbers), c) ? NUMBER
-           : is_in(unicode_spaces, COUNT(unicode_spaces), c)   ? SPACE
-                                                               : OTHER;
+    if (is_in(unicode_letters, COUNT(unicode_letters), c)) return LETTER;
+    if (is_in(unicode_numbers, COUNT(unicode_numbers), c)) return NUMBER;
+    return is_in(unicode_spaces, COUNT(unicode_spaces), c) ? SPACE : OTHER;
 }
 
 /* The end of the characters of a kind from `at` on, at most `most` of them; *last: where the last of them begins. */
@@ -87,7 +85,7 @@ static const uint8_t *word_end(int how, const uint8_t *at, const uint8_t *end) {
     return spaces == end || last == at || (!newer && look(spaces, end, &third) == NUMBER) ? spaces : last;
 }
 
-/* ---- Pieces -------------------------------------------------------------------------------------------------------------- */
+/* ---- Pieces ------------------------------------------------------------------------------------------------------------ */
 
 /* The slot of a text, or the empty one that it would have. The hash is FNV-1a. */
 static int32_t *find_slot(const text_table *of, const char *text, size_t bytes) {
@@ -102,9 +100,9 @@ static int32_t *find_slot(const text_table *of, const char *text, size_t bytes) 
 /* Of texts that are the same, the first counts. */
 static void fill(text_table *of, gguf_value texts) {
     for (of->mask = 1; of->mask < 2 * texts.count;) of->mask = 2 * of->mask + 1;
-    of->texts = present(malloc(((size_t)texts.count + 1) * sizeof *of->texts));
-    of->slots = present(malloc(((size_t)of->mask + 1) * sizeof *of->slots));
-    for (uint32_t i = 0; i <= of->mask; i++) of->slots[i] = -1;
+    of->texts = present(calloc((size_t)texts.count + 1, sizeof *of->texts));
+    of->slots = present(calloc((size_t)of->mask + 1, sizeof *of->slots));
+    memset(of->slots, -1, ((size_t)of->mask + 1) * sizeof *of->slots);
     for (; texts.count; of->count++) {
         const gguf_text text = of->texts[of->count] = gguf_next(&texts);
         int32_t *slot = find_slot(of, text.at, text.bytes);
@@ -114,17 +112,17 @@ static void fill(text_table *of, gguf_value texts) {
 
 int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes) { return *find_slot(&t->pieces, piece, bytes); }
 
-/* The number of the merge of two pieces, and the piece that it makes; -1: there is none. */
-static int32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int32_t *result) {
+/* The number of the merge of two pieces, and the piece that it makes; UINT32_MAX: there is none. */
+static uint32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int32_t *result) {
     const gguf_text a = t->pieces.texts[left], b = t->pieces.texts[right];
     char text[1024];
-    if (a.bytes + b.bytes >= sizeof text) return -1;
+    if (a.bytes + b.bytes >= sizeof text) return UINT32_MAX;
     memcpy(text, a.at, a.bytes);
     memcpy(text + a.bytes, b.at, b.bytes);
     *result = tokenizer_find(t, text, a.bytes + b.bytes);
     text[a.bytes] = ' ';
     memcpy(text + a.bytes + 1, b.at, b.bytes);
-    return *result < 0 ? -1 : *find_slot(&t->merges, text, a.bytes + 1 + b.bytes);
+    return *result < 0 ? UINT32_MAX : (uint32_t)*find_slot(&t->merges, text, a.bytes + 1 + b.bytes);
 }
 
 /* Writes a byte's letter as UTF-8, and returns its end. */
@@ -147,10 +145,10 @@ void tokenizer_open(tokenizer *t, const gguf *file) {
     *t = (tokenizer){0};
     while (t->how < HOW && !gguf_is(pre, names[t->how])) t->how++;
     if (t->how == HOW || !gguf_is(kind_of, "gpt2"))
-        fail(file->path, "its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", GGUF_SHOWN(kind_of),
+        FAIL("%s: its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", file->path, GGUF_SHOWN(kind_of),
              GGUF_SHOWN(pre));
     if (!pieces.count || pieces.count > RAPT_MAX_WIDTH || merges.count > 8 * RAPT_MAX_WIDTH)
-        fail(file->path, "its vocabulary is empty, or too large");
+        FAIL("%s: its vocabulary is empty, or too large", file->path);
     fill(&t->pieces, pieces);
     fill(&t->merges, merges);
     for (int b = 0, others = 256; b < 256; b++) /* printable characters of Latin-1 are their own letters */
@@ -161,12 +159,12 @@ void tokenizer_open(tokenizer *t, const gguf *file) {
     t->end[1] = token_of(t, file, "tokenizer.ggml.eot_token_id");
 }
 
-/* ---- Texts --------------------------------------------------------------------------------------------------------------- */
+/* ---- Texts ------------------------------------------------------------------------------------------------------------- */
 
 /* Merges the pieces of a word in place, and returns how many are left. merges[i] is that of pieces i and i + 1. */
 static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges, int64_t n) {
     int32_t result;
-    for (int64_t i = 0; i + 1 < n; i++) merges[i] = (uint32_t)find_merge(t, pieces[i], pieces[i + 1], &result);
+    for (int64_t i = 0; i + 1 < n; i++) merges[i] = find_merge(t, pieces[i], pieces[i + 1], &result);
     for (;; n--) {
         int64_t best = 0;
         for (int64_t i = 1; i + 1 < n; i++)
@@ -175,14 +173,15 @@ static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges,
         find_merge(t, pieces[best], pieces[best + 1], &pieces[best]);
         memmove(pieces + best + 1, pieces + best + 2, (size_t)(n - best - 2) * sizeof *pieces);
         memmove(merges + best, merges + best + 1, (size_t)(n - best - 2) * sizeof *merges);
-        if (best) merges[best - 1] = (uint32_t)find_merge(t, pieces[best - 1], pieces[best], &result);
-        if (best + 2 < n) merges[best] = (uint32_t)find_merge(t, pieces[best], pieces[best + 1], &result);
+        if (best) merges[best - 1] = find_merge(t, pieces[best - 1], pieces[best], &result);
+        if (best + 2 < n) merges[best] = find_merge(t, pieces[best], pieces[best + 1], &result);
     }
 }
 
-int64_t tokenizer_encode(const tokenizer *t, const char *text, size_t bytes, int32_t *tokens) {
+int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) {
+    const size_t bytes = strlen(text);
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
-    uint32_t *merges = present(malloc((bytes + 1) * sizeof *merges));
+    uint32_t *merges = present(calloc(bytes + 1, sizeof *merges));
     char *spelt = present(malloc(2 * bytes + 1)), *letter;
     int64_t count = 0, n;
     for (const uint8_t *next; at < end; at = next) {
