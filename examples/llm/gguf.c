@@ -98,34 +98,34 @@ gguf_tensor *gguf_find(const gguf *g, const char *name) {
     return NULL;
 }
 
-static gguf_value find_value(const gguf *g, const char *key) {
+static const gguf_value *find_value(const gguf *g, const char *key) {
     for (size_t i = 0; i < g->value_count; i++)
-        if (gguf_is(g->values[i].key, key)) return g->values[i];
-    return (gguf_value){.type = STRING};
+        if (gguf_is(g->values[i].key, key)) return &g->values[i];
+    return NULL;
 }
 
 double gguf_number(const gguf *g, const char *key, double otherwise) {
-    const gguf_value v = find_value(g, key);
-    if (v.type == STRING || v.type == FLOAT64 || v.count != 1) return otherwise;
-    const uint64_t bits = load(v.at, value_bytes[v.type]);
+    const gguf_value *v = find_value(g, key);
+    if (!v || v->type == STRING || v->type == FLOAT64 || v->count != 1) return otherwise;
+    const uint64_t bits = load(v->at, value_bytes[v->type]);
     float f32;
     memcpy(&f32, &(uint32_t){(uint32_t)bits}, sizeof f32);
-    return v.type == FLOAT32 ? (double)f32 : (double)bits;
+    return v->type == FLOAT32 ? (double)f32 : (double)bits;
 }
 
-gguf_value gguf_texts(const gguf *g, const char *key) {
-    const gguf_value v = find_value(g, key);
-    return v.type == STRING ? v : (gguf_value){.type = STRING};
-}
-
-gguf_text gguf_next(gguf_value *texts) {
-    const gguf_text text = {(const char *)texts->at + 8, (size_t)load(texts->at, 8)};
-    texts->at += 8 + text.bytes;
-    texts->count--;
-    return text;
+gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count) {
+    const gguf_value *v = find_value(g, key);
+    *count = v && v->type == STRING ? v->count : 0;
+    gguf_text *const texts = present(calloc((size_t)*count + 1, sizeof *texts));
+    gguf at = *g;
+    at.at = *count ? v->at : NULL;
+    for (uint64_t i = 0; i < *count; i++) texts[i] = take_text(&at);
+    return texts;
 }
 
 gguf_text gguf_string(const gguf *g, const char *key) {
-    gguf_value texts = gguf_texts(g, key);
-    return texts.count == 1 ? gguf_next(&texts) : (gguf_text){"", 0};
+    uint64_t count;
+    gguf_text *const texts = gguf_texts(g, key, &count), first = count == 1 ? *texts : (gguf_text){"", 0};
+    free(texts);
+    return first;
 }

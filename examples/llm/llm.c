@@ -118,9 +118,9 @@ static void add(int32_t mark, const char *text) {
 
 /* Of chat templates only ChatML is known: turns between two marks. */
 static void encode(const char *text) {
-    static const char opening[] = "<|im_start|>", closing[] = "<|im_end|>", user[] = "user\n";
+    static const char opening[] = "<|im_start|>", user[] = "user\n";
     const size_t bytes = sizeof user + strlen(text);
-    const int32_t start = tokenizer_find(&t, opening, strlen(opening)), end = tokenizer_find(&t, closing, strlen(closing));
+    const int32_t start = tokenizer_find(&t, opening), end = tokenizer_find(&t, "<|im_end|>");
     const gguf_text given = gguf_string(&file, "tokenizer.chat_template");
     char *const template = present(strndup(given.at, given.bytes)), *const turn = present(malloc(bytes));
     const bool known = start >= 0 && end >= 0 && strstr(template, opening), chat = known && !value[PLAIN];
@@ -135,12 +135,14 @@ static void encode(const char *text) {
     free(template);
 }
 
-/* Hashes the logits of n tokens of the last run, from its number `first` on, which is token `at` of all. Returns the last. */
+/* Computes the logits of n tokens of the last run, from its number `first` on, which is token `at` of all, and hashes them if
+ * that is asked for. Returns the last. */
 static const float *look(int64_t first, int64_t n, int64_t at) {
     const size_t bytes = (size_t)m.vocabulary * sizeof(float);
     const float *logits = model_logits(&m, first, n);
     if (value[LOGITS]) fwrite(logits, bytes, (size_t)n, listed.file);
-    for (int64_t i = 0; i < n; i++) hashes[at + i] = hash(hash_start, logits + i * m.vocabulary, bytes);
+    for (int64_t i = 0; i < n && (value[HASH] || value[SAVE]); i++)
+        hashes[at + i] = hash(hash_start, logits + i * m.vocabulary, bytes);
     return logits + (n - 1) * m.vocabulary;
 }
 
@@ -313,7 +315,7 @@ int main(int argc, char **argv) {
     if (value[IDS]) return flushed();
     rapt_pool *const pool = rapt_pool_create((int64_t)number[THREADS]);
     if (!pool) FAIL("--threads: so many cannot be had");
-    model_open(&m, &file, cache, pool);
+    model_open(&m, &file, t.pieces.count, cache, pool);
     if (prompt < 1 || prompt >= m.context)
         FAIL("the prompt has %lld tokens: 1 to %lld are possible", (long long)prompt, (long long)m.context - 1);
     const int64_t limit = prompt + at_most(m.context - prompt, TOKENS);

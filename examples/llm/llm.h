@@ -63,9 +63,8 @@ gguf_tensor *gguf_find(const gguf *g, const char *name);
 /* The number under a key, an integer of 0 or more or an f32; `otherwise` if there is none. */
 double gguf_number(const gguf *g, const char *key, double otherwise);
 
-/* The texts under a key, perhaps none; the next of them is taken from the front. */
-gguf_value gguf_texts(const gguf *g, const char *key);
-gguf_text gguf_next(gguf_value *texts);
+/* The texts under a key, perhaps none, in an array that is the caller's. */
+gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count);
 
 /* The text under a key; an empty one if there is none. */
 gguf_text gguf_string(const gguf *g, const char *key);
@@ -84,7 +83,7 @@ typedef struct text_table {
 typedef struct tokenizer {
     int how;                   /* words are cut */
     text_table pieces, merges; /* as in the file: letters for bytes; two pieces with a space between them */
-    uint16_t letters[256];     /* the code point that stands for a byte */
+    char letters[256][3];      /* the character that stands for a byte, as UTF-8 */
     int32_t begin, end[2];     /* tokens with which texts begin and end; -1: none */
 } tokenizer;
 
@@ -95,7 +94,7 @@ void tokenizer_open(tokenizer *t, const gguf *file);
 int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens);
 
 /* The token of a piece; -1 if there is none. */
-int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes);
+int32_t tokenizer_find(const tokenizer *t, const char *piece);
 
 /* Prints the text of a token. */
 void tokenizer_print(const tokenizer *t, int32_t token, FILE *to);
@@ -145,8 +144,8 @@ typedef struct model {
     int64_t tokens; /* in the cache; the caller may lower it, to take tokens back */
 } model;
 
-/* Loads the weights of a file, to be run with a cache of that type. */
-void model_open(model *m, const gguf *file, rapt_type cache, rapt_pool *pool);
+/* Loads the weights of a file, to be run with a cache of that type: a model of that many tokens at least. */
+void model_open(model *m, const gguf *file, int64_t vocabulary, rapt_type cache, rapt_pool *pool);
 
 /* Makes the cache, with room for that many tokens. */
 void model_reserve(model *m, int64_t tokens);

@@ -99,12 +99,12 @@ static void load_sizes(model *m) {
     if (m->page_bytes <= 0) FAIL("%s: heads of %d channels cannot be stored in that cache", m->file->path, (int)m->d);
 }
 
-void model_open(model *m, const gguf *file, rapt_type cache, rapt_pool *pool) {
+void model_open(model *m, const gguf *file, int64_t vocabulary, rapt_type cache, rapt_pool *pool) {
     const gguf_tensor *const embedding = gguf_find(file, "token_embd.weight");
     *m = (model){.file = file, .cache = cache, .pool = pool};
     load_sizes(m);
     m->vocabulary = embedding ? embedding->dims[1] : 0;
-    if (m->vocabulary > RAPT_MAX_WIDTH || m->vocabulary < (int64_t)gguf_texts(file, "tokenizer.ggml.tokens").count)
+    if (m->vocabulary < vocabulary || m->vocabulary > RAPT_MAX_WIDTH)
         FAIL("%s: it has no possible tensor 'token_embd.weight'", file->path);
     m->embedding = load(m, "token_embd.weight", m->vocabulary, m->width, false);
     m->head = load(m, "output.weight", m->vocabulary, m->width, true);

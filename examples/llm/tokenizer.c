@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _POSIX_C_SOURCE 200809L /* stpcpy */
 #include "llm.h"
 #include "unicode.h"
 
@@ -22,16 +23,13 @@
 enum { SMOLLM, LLAMA3, QWEN2, HOW };
 static const char *const names[HOW] = {"smollm", "llama-bpe", "qwen2"};
 
-typedef enum kind { OTHER, LETTER, NUMBER, SPACE, NOTHING } kind;
+/* Kinds of characters, of which unicode.h has the first three; OTHER is any other, NOTHING the end of a text. */
+typedef enum kind { OTHER, LETTER = 'L', NUMBER = 'N', SPACE = 'S', NOTHING = 1 } kind;
 
-static bool is_in(const unicode_range *ranges, int count, uint32_t c) {
-    int low = 0, high = count;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (ranges[middle].last < c) low = middle + 1;
-        else high = middle;
-    }
-    return low < count && ranges[low].first <= c;
+static int by_place(const void *character, const void *range) {
+    const uint32_t c = *(const uint32_t *)character;
+    const unicode_range *r = range;
+    return c < r->first ? -1 : c > r->last;
 }
 
 /* The kind of the character at `at`, and where it ends. What is not UTF-8 is OTHER, byte by byte. */
@@ -46,9 +44,8 @@ static kind look(const uint8_t *at, const uint8_t *end, const uint8_t **next) {
         c = c << 6 | (at[i] & 0x3f);
     }
     *next = at + 1 + more;
-    if (is_in(unicode_letters, COUNT(unicode_letters), c)) return LETTER;
-    if (is_in(unicode_numbers, COUNT(unicode_numbers), c)) return NUMBER;
-    return is_in(unicode_spaces, COUNT(unicode_spaces), c) ? SPACE : OTHER;
+    const unicode_range *range = bsearch(&c, unicode_ranges, COUNT(unicode_ranges), sizeof *range, by_place);
+    return range ? (kind)range->kind : OTHER;
 }
 
 /* The end of the characters of a kind from `at` on, at most `most` of them; *last: where the last of them begins. */
@@ -98,19 +95,18 @@ static int32_t *find_slot(const text_table *of, const char *text, size_t bytes) 
 }
 
 /* Of texts that are the same, the first counts. */
-static void fill(text_table *of, gguf_value texts) {
-    for (of->mask = 1; of->mask < 2 * texts.count;) of->mask = 2 * of->mask + 1;
-    of->texts = present(calloc((size_t)texts.count + 1, sizeof *of->texts));
+static void fill(text_table *of, const gguf *file, const char *key) {
+    uint64_t count;
+    of->texts = gguf_texts(file, key, &count);
+    if (count > 8 * RAPT_MAX_WIDTH) FAIL("%s: its vocabulary is too large", file->path);
+    for (of->mask = 1; of->mask < 2 * count;) of->mask = 2 * of->mask + 1;
     of->slots = present(calloc((size_t)of->mask + 1, sizeof *of->slots));
     memset(of->slots, -1, ((size_t)of->mask + 1) * sizeof *of->slots);
-    for (; texts.count; of->count++) {
-        const gguf_text text = of->texts[of->count] = gguf_next(&texts);
-        int32_t *slot = find_slot(of, text.at, text.bytes);
-        if (*slot < 0) *slot = of->count;
-    }
+    of->count = (int32_t)count;
+    for (int32_t i = of->count; i--;) *find_slot(of, of->texts[i].at, of->texts[i].bytes) = i;
 }
 
-int32_t tokenizer_find(const tokenizer *t, const char *piece, size_t bytes) { return *find_slot(&t->pieces, piece, bytes); }
+int32_t tokenizer_find(const tokenizer *t, const char *piece) { return *find_slot(&t->pieces, piece, strlen(piece)); }
 
 /* The number of the merge of two pieces, and the piece that it makes; UINT32_MAX: there is none. */
 static uint32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int32_t *result) {
@@ -119,18 +115,10 @@ static uint32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int3
     if (a.bytes + b.bytes >= sizeof text) return UINT32_MAX;
     memcpy(text, a.at, a.bytes);
     memcpy(text + a.bytes, b.at, b.bytes);
-    *result = tokenizer_find(t, text, a.bytes + b.bytes);
+    *result = *find_slot(&t->pieces, text, a.bytes + b.bytes);
     text[a.bytes] = ' ';
     memcpy(text + a.bytes + 1, b.at, b.bytes);
     return *result < 0 ? UINT32_MAX : (uint32_t)*find_slot(&t->merges, text, a.bytes + 1 + b.bytes);
-}
-
-/* Writes a byte's letter as UTF-8, and returns its end. */
-static char *spell(const tokenizer *t, uint8_t byte, char *to) {
-    const int letter = t->letters[byte];
-    if (letter >= 0x80) *to++ = (char)(0xc0 | letter >> 6);
-    *to++ = (char)(letter < 0x80 ? letter : 0x80 | (letter & 0x3f));
-    return to;
 }
 
 /* The token under a key of the metadata; -1 where that has none. */
@@ -141,18 +129,19 @@ static int32_t token_of(const tokenizer *t, const gguf *file, const char *key) {
 
 void tokenizer_open(tokenizer *t, const gguf *file) {
     const gguf_text kind_of = gguf_string(file, "tokenizer.ggml.model"), pre = gguf_string(file, "tokenizer.ggml.pre");
-    const gguf_value pieces = gguf_texts(file, "tokenizer.ggml.tokens"), merges = gguf_texts(file, "tokenizer.ggml.merges");
     *t = (tokenizer){0};
     while (t->how < HOW && !gguf_is(pre, names[t->how])) t->how++;
     if (t->how == HOW || !gguf_is(kind_of, "gpt2"))
         FAIL("%s: its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", file->path, GGUF_SHOWN(kind_of),
              GGUF_SHOWN(pre));
-    if (!pieces.count || pieces.count > RAPT_MAX_WIDTH || merges.count > 8 * RAPT_MAX_WIDTH)
-        FAIL("%s: its vocabulary is empty, or too large", file->path);
-    fill(&t->pieces, pieces);
-    fill(&t->merges, merges);
-    for (int b = 0, others = 256; b < 256; b++) /* printable characters of Latin-1 are their own letters */
-        t->letters[b] = (uint16_t)((b > 32 && b < 127) || (b > 160 && b != 173) ? b : others++);
+    fill(&t->pieces, file, "tokenizer.ggml.tokens");
+    fill(&t->merges, file, "tokenizer.ggml.merges");
+    if (!t->pieces.count) FAIL("%s: its vocabulary is empty", file->path);
+    for (int b = 0, others = 256; b < 256; b++) { /* printable characters of Latin-1 are their own letters */
+        const int c = (b > 32 && b < 127) || (b > 160 && b != 173) ? b : others++;
+        t->letters[b][0] = (char)(c < 0x80 ? c : 0xc0 | c >> 6);
+        t->letters[b][1] = (char)(c < 0x80 ? 0 : 0x80 | (c & 0x3f));
+    }
     const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how == LLAMA3) != 0;
     t->begin = begins ? token_of(t, file, "tokenizer.ggml.bos_token_id") : -1;
     t->end[0] = token_of(t, file, "tokenizer.ggml.eos_token_id");
@@ -181,20 +170,20 @@ static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges,
 int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) {
     const size_t bytes = strlen(text);
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
-    uint32_t *merges = present(calloc(bytes + 1, sizeof *merges));
-    char *spelt = present(malloc(2 * bytes + 1)), *letter;
-    int64_t count = 0, n;
-    for (const uint8_t *next; at < end; at = next) {
-        int32_t *word = tokens + count, piece;
-        next = word_end(t->how, at, end);
-        for (n = 0, letter = spelt; at < next; at++) { /* a byte without a piece is lost */
-            char *const first = letter;
-            letter = spell(t, *at, letter);
-            if ((piece = tokenizer_find(t, first, (size_t)(letter - first))) >= 0) word[n++] = piece;
+    uint32_t *const merges = present(calloc(bytes + 1, sizeof *merges));
+    char *const spelt = present(malloc(2 * bytes + 1));
+    int64_t count = 0;
+    while (at < end) {
+        const uint8_t *const next = word_end(t->how, at, end);
+        char *letter = spelt;
+        int64_t n = 0;
+        for (int32_t piece; at < next; at++) { /* a byte without a piece is lost */
+            if ((piece = tokenizer_find(t, t->letters[*at])) >= 0) tokens[count + n++] = piece;
+            letter = stpcpy(letter, t->letters[*at]);
         }
-        piece = t->how == LLAMA3 ? tokenizer_find(t, spelt, (size_t)(letter - spelt)) : -1;
-        if (piece >= 0) word[0] = piece, n = 1;
-        count += merge_word(t, word, merges, n);
+        const int32_t whole = t->how == LLAMA3 ? tokenizer_find(t, spelt) : -1;
+        if (whole >= 0) tokens[count] = whole, n = 1;
+        count += merge_word(t, tokens + count, merges, n);
     }
     free(merges);
     free(spelt);
@@ -203,14 +192,10 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) 
 
 void tokenizer_print(const tokenizer *t, int32_t token, FILE *to) {
     const gguf_text piece = token < t->pieces.count ? t->pieces.texts[token] : (gguf_text){"", 0};
-    for (size_t i = 0, n = 1; i < piece.bytes; i += n) {
-        int byte = 0; /* that a letter stands for; else it is printed as it is: of a mark, or of what a user added */
-        char letter[2];
-        for (; byte < 256; byte++) {
-            n = (size_t)(spell(t, (uint8_t)byte, letter) - letter);
-            if (n <= piece.bytes - i && !memcmp(piece.at + i, letter, n)) break;
-        }
-        if (byte == 256) byte = (uint8_t)piece.at[i], n = 1;
-        putc(byte, to);
+    for (size_t i = 0, n; i < piece.bytes; i += n) {
+        int byte = -1; /* that a letter stands for; else it is printed as it is: of a mark, or of what a user added */
+        do n = ++byte < 256 ? strlen(t->letters[byte]) : 1;
+        while (byte < 256 && (n > piece.bytes - i || memcmp(piece.at + i, t->letters[byte], n) != 0));
+        putc(byte < 256 ? byte : piece.at[i], to);
     }
 }
