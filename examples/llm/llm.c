@@ -174,11 +174,11 @@ static saved_head head_of(uint64_t n, uint64_t rest) {
     return (saved_head){0x726170742d6c6c32, of_model, rounding, m.cache, n, rest};
 }
 
-static size_t pages_of(int64_t n) { return (size_t)((n + PAGE_TOKENS - 1) / PAGE_TOKENS * m.page_bytes); }
+static uint64_t pages_of(int64_t n) { return (uint64_t)((n + PAGE_TOKENS - 1) / PAGE_TOKENS * m.page_bytes); }
 
 static void save(void) {
     const void *const parts[] = {hashes, tokens, m.pages};
-    const size_t n = (size_t)prompt, bytes[] = {n * sizeof *hashes, n * sizeof *tokens, pages_of(prompt)};
+    const size_t n = (size_t)prompt, bytes[] = {n * sizeof *hashes, n * sizeof *tokens, (size_t)pages_of(prompt)};
     uint64_t rest = hash_start;
     for (int i = 0; i < 3; i++) rest = hash(rest, parts[i], bytes[i]);
     const saved_head head = head_of(n, rest);
@@ -195,14 +195,15 @@ static void load(const char *path) {
     const uint64_t n = from.bytes >= sizeof *head && head->tokens <= from.bytes / 4 ? head->tokens : 0;
     const uint64_t *const saved_hashes = (const void *)(head + 1);
     const int32_t *const saved_tokens = (const void *)(saved_hashes + n);
-    const size_t rest = (size_t)n * (sizeof *hashes + sizeof *tokens) + pages_of((int64_t)n);
-    const saved_head wanted = head_of(n, n && from.bytes == sizeof *head + rest ? hash(hash_start, saved_hashes, rest) : 0);
-    if (!n || from.bytes != sizeof *head + rest || memcmp(head, &wanted, sizeof wanted) != 0)
+    const uint64_t rest = n * (sizeof *hashes + sizeof *tokens) + pages_of((int64_t)n);
+    const bool complete = n && from.bytes == sizeof *head + rest;
+    const saved_head wanted = head_of(n, complete ? hash(hash_start, saved_hashes, (size_t)rest) : 0);
+    if (!complete || memcmp(head, &wanted, sizeof wanted) != 0)
         FAIL("%s: not a saved prompt of this model, with such a cache, on such a machine", path);
     /* The prompt's last token is run, for its logits. */
     while (m.tokens < (int64_t)n && m.tokens + 1 < prompt && saved_tokens[m.tokens] == tokens[m.tokens]) m.tokens++;
     memcpy(hashes, saved_hashes, (size_t)m.tokens * sizeof *hashes);
-    memcpy(m.pages, saved_tokens + n, pages_of(m.tokens));
+    memcpy(m.pages, saved_tokens + n, (size_t)pages_of(m.tokens));
 }
 
 /* ---- The answer -------------------------------------------------------------------------------------------------------- */
