@@ -85,7 +85,7 @@ def main() -> None:
     if options.json and options.json.exists():
         rates = {tuple(case): found for *case, found in json.loads(options.json.read_text())}
     for weights, path in models(options.folder, options.weights).items():
-        before = max((len(found["int8"]) for case, found in rates.items() if case[0] == weights), default=0)
+        before = max((len(found["int8"]) for case, found in rates.items() if case[0] == weights and case[2] in options.depths), default=0)
         for round_ in range(before, before + options.rounds):
             for variant in sorted(VARIANTS, reverse=round_ % 2 == 1):
                 print(f"{weights}, round {round_ + 1} of {before + options.rounds}: {variant}", file=sys.stderr, flush=True)
