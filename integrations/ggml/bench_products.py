@@ -69,7 +69,7 @@ def table(results, limit) -> None:
         for tokens in TOKENS:
             cells = []
             for column in columns:
-                r, = (r for r in results if (r["type"], r["tokens"], (r["shape"], r["threads"])) == (kind, tokens, column))
+                r, = (r for r in results if (r["type"], r["tokens"], (tuple(r["shape"]), r["threads"])) == (kind, tokens, column))
                 of = f", {100 * share(r, limit[r['threads']]):.0f} %" if limit else ""
                 cells.append(f"{r['ggml_ms']:.3g} → {r['rapt_ms']:.3g} ({r['ratio']:.2f} ×{of})")
             print(f"| {kind}, {tokens} token{'s' * (tokens > 1)} | {' | '.join(cells)} |")
@@ -81,17 +81,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
     parser.add_argument("--bench", type=Path)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where the results go, beside those of the other types that the file has already")
     options = parser.parse_args()
-    before, start, results = limits(options), time.time(), []
+    known = json.loads(options.json.read_text()) if options.json and options.json.exists() else {"limits": {}, "results": []}
+    measurements, start, results = [limits(options)], time.time(), [r for r in known["results"] if r["type"] not in options.types]
     for kind in options.types:
         for shape in SHAPES:
             for threads in THREADS:
                 results += products(options, kind, shape, threads)
                 print(f"{kind}, {shape[0]} x {shape[1]}, {threads} threads: "
                       + ", ".join(f"{r['ratio']:.2f}" for r in results[-len(TOKENS):]), file=sys.stderr, flush=True)
-    after = limits(options)
-    limit = {threads: {name: max(before[threads][name], after[threads][name]) for name in ("integer_peak", "GBs")} for threads in before}
+    measurements += [limits(options), {int(threads): found for threads, found in known["limits"].items()}]
+    limit = {threads: {name: max(found[threads][name] for found in measurements if threads in found) for name in ("integer_peak", "GBs")}
+             for threads in measurements[0]}
     print(f"{cpu_name()}, {os.cpu_count()} CPUs, {options.rounds} rounds, {time.time() - start:.0f} s")
     table(results, limit)
     if options.json:
