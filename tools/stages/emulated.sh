@@ -3,7 +3,7 @@
 # Machines other than this one, by targets.txt. A stage without a function here is its rows in that table.
 stage aarch64 own 3 1.5 "NEON, its dot products, matrix products and bf16: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
 stage sve own 2 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX; linear layers there"
-stage riscv64 own 2.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused"
+stage riscv64 own 3.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused; linear layers there"
 stage s390x own 3 - "IBM Z: big-endian vectors; append, explain, linear, norm and files of vectors there"
 stage armhf own 1.5 - "32-bit Arm with NEON; explain there"
 stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all builds, installs and links, with libatomic and libm"
