@@ -31,6 +31,24 @@ const bench_type *bench_types(int *count) {
     return types;
 }
 
+const bench_type *bench_weight_types(int *count) {
+    static bench_type types[2 * RAPT_TYPE_LIMIT];
+    static char names[RAPT_TYPE_LIMIT][16];
+    int n = 0;
+    for (int number = 0; number < RAPT_TYPE_LIMIT; number++) {
+        const rapt_type type = (rapt_type)number;
+        const rapt_type_class class_of = rapt_type_class_of(type);
+        if (class_of != RAPT_CLASS_ELEMENT && class_of != RAPT_CLASS_WEIGHT && class_of != RAPT_CLASS_MATRIX) continue;
+        types[n++] = (bench_type){rapt_type_name(type), RAPT_F32, type, RAPT_EXACT, type == RAPT_INT8};
+        if (type == RAPT_BF16) types[n++] = (bench_type){"bf16-dot", RAPT_F32, type, RAPT_BF16_DOT, false};
+        if (class_of == RAPT_CLASS_ELEMENT) continue;
+        snprintf(names[type], sizeof names[type], "%s-dot", rapt_type_name(type));
+        types[n++] = (bench_type){names[type], RAPT_F32, type, RAPT_INT8_DOT, type == RAPT_INT8};
+    }
+    *count = n;
+    return types;
+}
+
 void *bench_alloc(size_t bytes) {
     void *p;
     if (posix_memalign(&p, (size_t)2 << 20, bytes)) return NULL;
@@ -84,8 +102,24 @@ static void fill_cache(unsigned char *to, rapt_type type, size_t bytes, uint32_t
     }
 }
 
+/* Fills a tensor of a type of weights alone with blocks of random integers, whose scales of 16 bits are all the same: nothing
+ * stores such types. */
+static void fill_blocks(unsigned char *to, rapt_type type, size_t bytes, uint32_t seed) {
+    enum { CHANNELS = 256 };
+    const size_t block = (size_t)rapt_row_bytes(type, CHANNELS), scale = type == RAPT_Q6_K ? block - 2 : 0;
+    for (size_t i = 0; i < bytes; i++) to[i] = (unsigned char)bench_mix(seed + (uint32_t)i);
+    for (size_t at = 0; at + block <= bytes; at += block) {
+        const unsigned char f16[4] = {0, 0x14, 0, 0x14}; /* 2^-10: of q4_k its scale and its scale of minima */
+        memcpy(to + at + scale, f16, type == RAPT_Q6_K ? 2 : 4);
+    }
+}
+
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed) {
     seed = bench_mix(seed);
+    if (rapt_type_class_of(type) == RAPT_CLASS_MATRIX) {
+        fill_blocks(to, type, bytes, seed);
+        return;
+    }
     if (rapt_type_class_of(type) != RAPT_CLASS_ELEMENT) {
         fill_cache(to, type, bytes, seed);
         return;

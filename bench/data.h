@@ -21,6 +21,9 @@ typedef struct bench_type {
  * also in bf16 arithmetic, and integers also in integer arithmetic. */
 const bench_type *bench_types(int *count);
 
+/* Returns all types of weights of linear layers, as kv; bf16 also in bf16 arithmetic, and integers also in integer arithmetic. */
+const bench_type *bench_weight_types(int *count);
+
 /* Returns a hash of x. */
 uint32_t bench_mix(uint32_t x);
 
@@ -36,7 +39,8 @@ int64_t bench_power_of_two(int64_t stride);
 
 /* Fills a tensor of `bytes` bytes with values that are the same on every machine. They are bell-shaped with standard deviation
  * 1.15, multiples of 1/64 below 4, and so exact in f32, f16 and bf16, in which a case computes on the same numbers. A tensor of a
- * cache type gets dense rows of 32 channels, to which rapt_kv_append_run converts such values. */
+ * cache type gets dense rows of 32 channels, to which rapt_kv_append_run converts such values, and one of a type of weights alone
+ * blocks of random integers with the same scales. */
 void bench_fill(void *to, rapt_type type, size_t bytes, uint32_t seed);
 
 /* Returns the tuning that bench_set_tuning (shim.h) has set for the kernel, or null. */

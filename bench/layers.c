@@ -4,7 +4,7 @@
  *     LTOKENS-INxOUT             a linear layer; TYPE is that of the weights, X and Y are f32
  *     LTOKENS-INxOUT-silu        with SiLU
  *     LTOKENS-INxOUT-swiglu      with SiLU and a gate, which has as many weights again
- *     LTOKENS-INxOUT-prepacked   with prepacked weights
+ *     LTOKENS-INxOUT-prepacked   with prepacked weights; of few tokens in integer arithmetic only
  *     MHA-WIDTH                  multi-head attention of 12 heads with its projections; TYPE is that of the weights,
  *                                X and Y are f32
  *     MHA-WIDTH-prepacked        with prepacked weights
@@ -39,29 +39,38 @@ enum { HEADS = 12 };
 
 /* clang-format off */
 static const layer_case cases[] = {
-    {"L128-384x384",             128,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L128-768x768",             128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L128-4096x4096",           128, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L512-384x1536",            512,  384, 1536, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L512-768x3072",            512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L512-768x3072-silu",       512,  768, 3072, LINEAR,           RAPT_SILU,            false, false},
-    {"L512-768x3072-swiglu",     512,  768, 3072, GATED,            RAPT_SILU,            false, false},
-    {"L512-4096x4096",           512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
-    {"L128-768x768-prepacked",   128,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
-    {"L512-768x3072-prepacked",  512,  768, 3072, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
-    {"L512-4096x4096-prepacked", 512, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
-    {"L1-384x384",                 1,  384,  384, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
-    {"L1-768x768",                 1,  768,  768, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
-    {"L1-4096x4096",               1, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
-    {"L1-4096x4096-swiglu",        1, 4096, 4096, GATED,            RAPT_SILU,            true,  false},
-    {"L4-4096x4096",               4, 4096, 4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
-    {"MHA-768",                  512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false, false},
-    {"MHA-384",                  128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false, false},
-    {"MHA-768-prepacked",        512,  768,  768, MHA,              RAPT_ACTIVATION_NONE, false, true},
-    {"MHA-384-prepacked",        128,  384,  384, MHA,              RAPT_ACTIVATION_NONE, false, true},
-    {"LN512-4096",               512, 4096, 4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false, false},
-    {"RMS512-4096",              512, 4096, 4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false, false},
-    {"RMS512-4096-residual",     512, 4096, 4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false, false},
+    {"L128-384x384",              128,  384,   384, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-768x768",              128,  768,   768, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-4096x4096",            128, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-384x1536",             512,  384,  1536, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-768x3072",             512,  768,  3072, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L512-768x3072-silu",        512,  768,  3072, LINEAR,           RAPT_SILU,            false, false},
+    {"L512-768x3072-swiglu",      512,  768,  3072, GATED,            RAPT_SILU,            false, false},
+    {"L512-4096x4096",            512, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, false, false},
+    {"L128-768x768-prepacked",    128,  768,   768, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L512-768x3072-prepacked",   512,  768,  3072, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L512-4096x4096-prepacked",  512, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L1-384x384",                  1,  384,   384, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-768x768",                  1,  768,   768, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-4096x4096",                1, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-4096x4096-swiglu",         1, 4096,  4096, GATED,            RAPT_SILU,            true,  false},
+    {"L4-4096x4096",                4, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  false},
+    {"L1-4096x4096-prepacked",      1, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L4-4096x4096-prepacked",      4, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L16-4096x4096-prepacked",    16, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L128-4096x4096-prepacked",  128, 4096,  4096, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L1-4096x14336-prepacked",     1, 4096, 14336, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L4-4096x14336-prepacked",     4, 4096, 14336, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L16-4096x14336-prepacked",   16, 4096, 14336, LINEAR,           RAPT_ACTIVATION_NONE, true,  true},
+    {"L128-4096x14336-prepacked", 128, 4096, 14336, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"L512-4096x14336-prepacked", 512, 4096, 14336, LINEAR,           RAPT_ACTIVATION_NONE, false, true},
+    {"MHA-768",                   512,  768,   768, MHA,              RAPT_ACTIVATION_NONE, false, false},
+    {"MHA-384",                   128,  384,   384, MHA,              RAPT_ACTIVATION_NONE, false, false},
+    {"MHA-768-prepacked",         512,  768,   768, MHA,              RAPT_ACTIVATION_NONE, false, true},
+    {"MHA-384-prepacked",         128,  384,   384, MHA,              RAPT_ACTIVATION_NONE, false, true},
+    {"LN512-4096",                512, 4096,  4096, LAYER_NORM,       RAPT_ACTIVATION_NONE, false, false},
+    {"RMS512-4096",               512, 4096,  4096, RMS_NORM,         RAPT_ACTIVATION_NONE, false, false},
+    {"RMS512-4096-residual",      512, 4096,  4096, SUM_AND_RMS_NORM, RAPT_ACTIVATION_NONE, false, false},
 };
 /* clang-format on */
 
@@ -83,9 +92,11 @@ typedef struct session {
     rapt_norm_args norm_args;
     rapt_pool *pool;
     int64_t threads;
-    void *x, *y, *workspace, *prepacked;
-    void *operands; /* the weights, that of the gate included; or for normalisation, the residual and the sum */
-    float *factors; /* the scales of the rows of weights and of the gate; or the weights of normalisation */
+    void *x, *y, *workspace;
+    char *prepacked;
+    size_t prepacked_bytes; /* of a matrix */
+    void *operands;         /* the weights, that of the gate included; or for normalisation, the residual and the sum */
+    float *factors;         /* the scales of the rows of weights and of the gate; or the weights of normalisation */
 } session;
 
 static bool norm(const layer_case *c) { return c->kind >= LAYER_NORM; }
@@ -124,25 +135,28 @@ static rapt_status plan_linear(session *s, const layer_job *j, size_t *bytes) {
     return status ? status : rapt_linear_workspace_size(&s->linear, j->threads, bytes);
 }
 
-/* Prepacks the weights of a linear layer, or the four matrices of multi-head attention, which have the same size. Returns null,
- * or what failed. */
-static const char *prepack(session *s, const layer_job *j, size_t weight_bytes) {
-    const size_t matrices = j->c->kind == MHA ? 4 : 1;
+/* Prepacks each copy of the weights of a linear layer, or the four matrices of multi-head attention, which have the same size.
+ * Returns null, or what failed. */
+static const char *prepack(session *s, const layer_job *j, size_t weight_bytes, size_t copies) {
+    const bool mha = j->c->kind == MHA;
+    const size_t matrices = mha ? 4 : copies, matrix_bytes = mha ? weight_bytes / 4 : weight_bytes;
     size_t each = 0;
     rapt_linear_prepack_args a;
     rapt_linear_prepack_args_init(&a);
-    rapt_status status = matrices > 1 ? plan_linear(s, j, &each) : RAPT_OK;
+    rapt_status status = mha ? plan_linear(s, j, &each) : RAPT_OK;
     if (status == RAPT_OK) status = rapt_linear_prepacked_size(&s->linear, &each);
     if (status != RAPT_OK) return rapt_status_string(status);
     each = (each + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
     if (!(s->prepacked = bench_alloc(matrices * each))) return "out of memory";
-    const void **const to[] = {matrices > 1 ? &s->mha_args.wq_prepacked : &s->linear_args.prepacked, &s->mha_args.wk_prepacked,
-                               &s->mha_args.wv_prepacked, &s->mha_args.wo_prepacked};
-    a.prepacked_bytes = each;
+    a.prepacked_bytes = s->prepacked_bytes = each;
     for (size_t i = 0; i < matrices && status == RAPT_OK; i++) {
-        a.weight = (const char *)s->operands + i * (weight_bytes / matrices);
-        *to[i] = a.prepacked = (char *)s->prepacked + i * each;
+        a.weight = (const char *)s->operands + i * matrix_bytes;
+        a.prepacked = s->prepacked + i * each;
         status = rapt_linear_prepack_run(&s->linear, &a);
+    }
+    if (mha) {
+        s->mha_args.wq_prepacked = s->prepacked, s->mha_args.wk_prepacked = s->prepacked + each;
+        s->mha_args.wv_prepacked = s->prepacked + 2 * each, s->mha_args.wo_prepacked = s->prepacked + 3 * each;
     }
     return status == RAPT_OK ? NULL : rapt_status_string(status);
 }
@@ -176,7 +190,8 @@ static const char *plan(session *s, const layer_job *j, size_t weight_bytes) {
     return NULL;
 }
 
-static rapt_status run(session *s, const layer_case *c, const char *weights, size_t weight_bytes) {
+/* Runs a case with a copy of the weights. */
+static rapt_status run(session *s, const layer_case *c, size_t copy, size_t weight_bytes) {
     if (norm(c)) {
         const bool rms = c->kind != LAYER_NORM;
         if (s->threads == 1) return (rms ? rapt_rms_norm_run_share : rapt_layer_norm_run_share)(&s->norm_args, 0, 1);
@@ -184,7 +199,9 @@ static rapt_status run(session *s, const layer_case *c, const char *weights, siz
                                                                                  s->pool);
     }
     if (c->kind == MHA) return rapt_mha_run_parallel(&s->mha, &s->mha_args, s->threads, rapt_pool_for, s->pool);
+    const char *weights = (const char *)s->operands + copy * weight_bytes;
     s->linear_args.weight = weights;
+    if (s->prepacked) s->linear_args.prepacked = s->prepacked + copy * s->prepacked_bytes;
     s->linear_args.gate = c->kind == GATED ? weights + weight_bytes / 2 : NULL;
     if (s->threads == 1) return rapt_linear_run(&s->linear, &s->linear_args);
     return rapt_linear_run_parallel(&s->linear, &s->linear_args, s->threads, rapt_pool_for, s->pool);
@@ -227,11 +244,11 @@ static void run_case(bench_state *state, const void *arg) {
         for (size_t i = 1; i < copies; i++) memcpy((char *)s.operands + i * one, s.operands, one);
         bench_fill(s.factors, RAPT_F32, factors_bytes, 3);
         before = measure(j, work, s.pool);
-        if (c->prepacked) failure = prepack(&s, j, one);
+        if (c->prepacked) failure = prepack(&s, j, one, copies);
     }
     while (!failure && bench_keep_running(state)) {
         if (calls == 0) start = bench_now();
-        rapt_status status = run(&s, c, (char *)s.operands + (size_t)calls++ % copies * one, one);
+        rapt_status status = run(&s, c, (size_t)calls++ % copies, one);
         if (status) failure = rapt_status_string(status);
     }
     double seconds = (bench_now() - start) / (double)calls;
@@ -242,18 +259,19 @@ static void run_case(bench_state *state, const void *arg) {
 }
 
 /* True if a case is measured with a type: MHA with f32, normalisation with types of any tensor, linear layers with types of
- * weights; in bf16 arithmetic, all but normalisation, with bf16. None has integer arithmetic. */
+ * weights; in bf16 arithmetic, all but normalisation, with bf16; in integer arithmetic, linear layers with prepacked weights. */
 static bool makes_sense(const layer_case *c, const bench_type *type) {
-    const rapt_type_class class_of = rapt_type_class_of(type->kv);
+    if (type->arith == RAPT_INT8_DOT) return c->kind == LINEAR && c->prepacked && rapt_row_bytes(type->kv, c->in) >= 0;
+    if (c->prepacked && c->memory) return false;
     if (type->arith == RAPT_BF16_DOT) return !norm(c);
     if (c->kind == MHA) return type->kv == RAPT_F32;
-    return type->arith == RAPT_EXACT && (class_of == RAPT_CLASS_ELEMENT || (class_of == RAPT_CLASS_WEIGHT && !norm(c)));
+    return !norm(c) || rapt_type_class_of(type->kv) == RAPT_CLASS_ELEMENT;
 }
 
 bool bench_register_layers(const int64_t *threads, int thread_counts) {
     static layer_job *jobs;
     int isas = 0, n_types;
-    const bench_type *types = bench_types(&n_types);
+    const bench_type *types = bench_weight_types(&n_types);
     while (rapt_isa_name(isas)) isas++;
     layer_job *j = jobs = calloc((size_t)(CASES * n_types * isas * thread_counts), sizeof *jobs);
     if (!jobs) return false;

@@ -31,11 +31,16 @@ WHAT = {
 
 
 def what(case):
-    linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)(-silu|-swiglu)?", case)
-    suffix = {None: "", "-silu": ", then SiLU", "-swiglu": ", gated (SwiGLU)"}
+    linear = re.fullmatch(r"L(\d+)-(\d+)x(\d+)(-silu|-swiglu|-prepacked)?", case)
+    suffix = {None: "", "-silu": ", then SiLU", "-swiglu": ", gated (SwiGLU)", "-prepacked": ", prepacked"}
     if not linear:
         return WHAT.get(case, "")
     return "{} token{}, {} to {} channels{}".format(linear[1], "s" * (linear[1] != "1"), linear[2], linear[3], suffix[linear[4]])
+
+
+def in_order(case):
+    """A key by which cases are sorted: numbers by their size."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", case)]
 
 
 def cpu_name():
@@ -62,7 +67,7 @@ def by_kernel(runs):
             continue
         case, kind, isa, threads = run["name"].split("/")[:4]
         found[case, f"{kind} {isa} {threads}"].append(run)
-    cases = sorted({case for case, _ in found}, key=lambda c: (c[0] != "P", c))
+    cases = sorted({case for case, _ in found}, key=lambda c: (c[0] != "P", in_order(c)))
     columns = list(dict.fromkeys(column for _, column in found))
     lines = [("Share of the nearer limit that the same machine reached in the same run (GFLOP/s: of the peak of the arithmetic, GB/s: of the read "
               f"bandwidth): {cpu_name()}, {datetime.date.today()}."), "", "| case | | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]

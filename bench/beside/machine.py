@@ -39,14 +39,18 @@ class Limits(typing.NamedTuple):
         return allowed | {"reading": work / problem.bytes * self.bandwidth}
 
 
-def limits(bench, threads):
-    """As rapt-bench, the program at this path, measures them now."""
+def measured(bench, threads):
+    """The counters of the benchmark limits (machine.c) of rapt-bench, the program at this path, measured now."""
     command = [bench, f"--benchmark_filter=^limits/t{threads}$", "--benchmark_min_time=0", "--benchmark_format=json"]
     done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     if done.returncode:
         raise Unsupported(f"{bench} does not measure the limits of {threads} threads")
-    measured = json.loads(done.stdout)["benchmarks"][0]
-    return Limits(measured["f32_peak"], measured.get("matrix_peak"), measured["GBs"])
+    return json.loads(done.stdout)["benchmarks"][0]
+
+
+def limits(bench, threads):
+    counters = measured(bench, threads)
+    return Limits(counters["f32_peak"], counters.get("matrix_peak"), counters["GBs"])
 
 
 def of_libraries(said):

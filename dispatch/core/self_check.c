@@ -23,6 +23,8 @@ enum {
     IN = 1056,
     FEW_IN = 40,
     GROUPS_IN = 64,
+    BLOCK = 256, /* channels of a block of weights alone */
+    BLOCKS_IN = 2 * BLOCK,
     OUT = 16,
     TOKENS = 26,
     CHANNELS = 50,
@@ -53,6 +55,18 @@ static void fill_rows(rapt_type type, char *to, int64_t rows, int64_t channels, 
         fill(row, channels, seed + (uint32_t)n);
         for (int64_t i = 0; i < channels; i++) row[i] *= factor;
         rapt_store_row(type, to, row, channels);
+    }
+}
+
+/* Fills consecutive blocks of a type of weights alone, which nothing stores, with random bytes, and their scales of f16 with
+ * random numbers from 2^-10 to 2^-9. */
+static void fill_blocks(rapt_type type, char *to, int64_t blocks, uint32_t seed) {
+    const int64_t bytes = rapt_row_bytes(type, BLOCK);
+    for (int64_t i = 0; i < blocks * bytes; i++) {
+        const int64_t at = i % bytes;
+        const bool exponent = type == RAPT_Q6_K ? at == bytes - 1 : at == 1 || at == 3; /* the byte that has it */
+        seed = seed * UINT32_C(1664525) + UINT32_C(1013904223);
+        to[i] = exponent ? 0x14 : (char)(seed >> 24);
     }
 }
 
@@ -213,24 +227,26 @@ static rapt_status check_bf16(const char *isa, room *r, uint64_t *h) {
     return status;
 }
 
-/* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element after the row
- * before it, and each row of groups one group after. */
-static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t tokens, int64_t in, rapt_activation activation,
-                          bool gated, uint64_t *h) {
+/* Hashes a linear layer. To take less memory, rows overlap: each row of weights and of tokens begins one element, group or block
+ * after the row before it. */
+static rapt_status linear(const char *isa, room *r, rapt_arith arith, rapt_type weight, int64_t tokens, int64_t in,
+                          rapt_activation activation, bool gated, uint64_t *h) {
+    const bool blocks = rapt_type_class_of(weight) == RAPT_CLASS_MATRIX;
+    const int64_t together = weight == RAPT_BF16 ? 1 : blocks ? BLOCK : 32; /* channels of an element, group or block */
     rapt_linear_desc d;
     rapt_linear_args a;
     rapt_linear_desc_init(&d);
     d.tokens = tokens, d.in = in, d.out = OUT;
     d.x = (rapt_layout){.type = RAPT_F32, .token_stride = sizeof(float)};
     d.y = rapt_layout_bshd(RAPT_F32, 1, tokens, OUT);
-    d.weight = (rapt_layout){.type = RAPT_BF16, .token_stride = sizeof(uint16_t)};
-    if (arith == RAPT_INT8_DOT) d.weight = (rapt_layout){.type = RAPT_Q4_0, .token_stride = 18};
+    d.weight = (rapt_layout){.type = weight, .token_stride = rapt_row_bytes(weight, together)};
     if (gated) d.gate = (rapt_layout){.type = RAPT_Q8_0, .token_stride = 34};
     d.activation = activation;
     d.arith = arith;
     d.isa = isa;
     fill(r->q, in + tokens, 5);
-    fill_rows(d.weight.type, r->k, 2, IN, 0.125f, 6, r->row);
+    if (blocks) fill_blocks(weight, r->k, OUT + BLOCKS_IN / BLOCK, 6);
+    else fill_rows(weight, r->k, 2, IN, 0.125f, 6, r->row);
     fill_rows(RAPT_Q8_0, r->v, 2, IN, 0.125f, 7, r->row);
     fill(r->bias, OUT, 8);
     rapt_status status = rapt_linear_plan_init(&r->linear, &d);
@@ -245,20 +261,28 @@ static rapt_status linear(const char *isa, room *r, rapt_arith arith, int64_t to
 }
 
 static rapt_status check_few_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, RAPT_EXACT, 1, IN, RAPT_SILU, true, h);
+    return linear(isa, r, RAPT_EXACT, RAPT_BF16, 1, IN, RAPT_SILU, true, h);
 }
 static rapt_status check_many_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, RAPT_EXACT, TOKENS, FEW_IN, RAPT_GELU, false, h);
+    return linear(isa, r, RAPT_EXACT, RAPT_BF16, TOKENS, FEW_IN, RAPT_GELU, false, h);
 }
 static rapt_status check_few_bf16_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, RAPT_BF16_DOT, 1, IN, RAPT_SILU, true, h);
+    return linear(isa, r, RAPT_BF16_DOT, RAPT_BF16, 1, IN, RAPT_SILU, true, h);
 }
 static rapt_status check_many_bf16_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, RAPT_BF16_DOT, TOKENS, FEW_IN, RAPT_GELU, false, h);
+    return linear(isa, r, RAPT_BF16_DOT, RAPT_BF16, TOKENS, FEW_IN, RAPT_GELU, false, h);
 }
-
 static rapt_status check_integer_tokens(const char *isa, room *r, uint64_t *h) {
-    return linear(isa, r, RAPT_INT8_DOT, TOKENS, GROUPS_IN, RAPT_SILU, true, h);
+    return linear(isa, r, RAPT_INT8_DOT, RAPT_Q4_0, TOKENS, GROUPS_IN, RAPT_SILU, true, h);
+}
+static rapt_status check_q4_1_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_INT8_DOT, RAPT_Q4_1, TOKENS, GROUPS_IN, RAPT_ACTIVATION_NONE, false, h);
+}
+static rapt_status check_q4_k_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_INT8_DOT, RAPT_Q4_K, TOKENS, BLOCKS_IN, RAPT_ACTIVATION_NONE, false, h);
+}
+static rapt_status check_q6_k_tokens(const char *isa, room *r, uint64_t *h) {
+    return linear(isa, r, RAPT_INT8_DOT, RAPT_Q6_K, TOKENS, BLOCKS_IN, RAPT_ACTIVATION_NONE, false, h);
 }
 
 /* Hashes layer and RMS normalisation. */
@@ -319,6 +343,9 @@ static const struct {
      check_many_bf16_tokens,
      {UINT64_C(0x82e79083ca0fb53f), UINT64_C(0x1b886394d5243e22)}},
     {"a linear layer in integers", check_integer_tokens, {UINT64_C(0xbeea19becd20ba00), UINT64_C(0x2e0d583973614379)}},
+    {"a linear layer of q4_1 in integers", check_q4_1_tokens, {UINT64_C(0x299d5549951f9e9c), UINT64_C(0x868820a1e23ad941)}},
+    {"a linear layer of q4_k in integers", check_q4_k_tokens, {UINT64_C(0x768e97d197c4a344), UINT64_C(0x41c24d359e9b8012)}},
+    {"a linear layer of q6_k in integers", check_q6_k_tokens, {UINT64_C(0xea943ceae66e8d9c), UINT64_C(0xa4b7c40b4b1847dc)}},
     {"normalisation", check_norms, {UINT64_C(0xffd165ac5a16d2b5), UINT64_C(0x112bd6a14c723ca6)}},
     {"rotation and quantisation", check_caches, {UINT64_C(0x3b08f467c5e9b57e), UINT64_C(0x3b08f467c5e9b57e)}},
 };

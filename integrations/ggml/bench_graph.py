@@ -75,17 +75,20 @@ def main() -> None:
     parser.add_argument("--weights", nargs="+", default=WEIGHTS)
     parser.add_argument("--depths", nargs="+", type=int, default=DEPTHS)
     parser.add_argument("--host", default="host.so")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="where the rates go, after those of the rounds that the file has already")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(options.folder, options.host, options.measure[0], Path(options.measure[1]), options.depths)
         return
     rates: dict[tuple, dict[str, list[float]]] = {}
+    if options.json and options.json.exists():
+        rates = {tuple(case): found for *case, found in json.loads(options.json.read_text())}
     for weights, path in models(options.folder, options.weights).items():
-        for round_ in range(options.rounds):
+        before = max((len(found["int8"]) for case, found in rates.items() if case[0] == weights and case[2] in options.depths), default=0)
+        for round_ in range(before, before + options.rounds):
             for variant in sorted(VARIANTS, reverse=round_ % 2 == 1):
-                print(f"{weights}, round {round_ + 1} of {options.rounds}: {variant}", file=sys.stderr, flush=True)
+                print(f"{weights}, round {round_ + 1} of {before + options.rounds}: {variant}", file=sys.stderr, flush=True)
                 command = [sys.executable, __file__, options.folder, "--host", options.host, "--measure", variant, path,
                            "--depths", *map(str, options.depths)]
                 out = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -96,7 +99,7 @@ def main() -> None:
                         case = rates.setdefault((weights, kind, depth, threads), {})
                         case.setdefault(variant, []).append(rate)
     columns = [name for name in VARIANTS if name != "llama.cpp"]
-    print(f"load {os.getloadavg()[0]:.1f}, {options.rounds} rounds\n")
+    print(f"load {os.getloadavg()[0]:.1f}, {max(len(found['int8']) for found in rates.values())} rounds\n")
     print(f"| tokens/s | llama.cpp | {' | '.join(columns)} |\n|---|---|{'---|' * len(columns)}")
     for (weights, kind, depth, threads), found in rates.items():
         plain = found["llama.cpp"]

@@ -47,7 +47,8 @@ def alone(folder, name, to):
 
 def test_changed_bits(folder, scratch):
     """One bit of a result, or another element of an input, in each file."""
-    names = "exact-plain-fused", "int8-q8_0-fused", "bf16-bf16-unfused", "exact-mask-unfused", "linear-gated-fused", "rms-norm-fused", \
+    names = "exact-plain-fused", "int8-q8_0-fused", "bf16-bf16-unfused", "exact-mask-unfused", "linear-gated-fused", "linear-integers-q4_1-fused", \
+        "linear-integers-q4_k-unfused", "linear-integers-q6_k-fused", "linear-q4_k-fused", "linear-q6_k-unfused", "rms-norm-fused", \
         "layer-norm-unfused", "rotation-halves"
     for name in names:
         one = scratch / name

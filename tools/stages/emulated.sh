@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Machines other than this one, by targets.txt. A stage without a function here is its rows in that table.
 stage aarch64 own 3 1.5 "NEON, its dot products, matrix products and bf16: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
-stage sve own 1.5 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX"
-stage riscv64 own 2.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused"
-stage s390x own 2 - "IBM Z: big-endian vectors; append, explain, norm and files of vectors there"
+stage sve own 2 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX; linear layers there"
+stage riscv64 own 3.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused; linear layers there"
+stage s390x own 3 - "IBM Z: big-endian vectors; append, explain, linear, norm and files of vectors there"
 stage armhf own 1.5 - "32-bit Arm with NEON; explain there"
 stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all builds, installs and links, with libatomic and libm"
 stage ppc64le own 1 - "64-bit POWER with VSX"
@@ -129,12 +129,13 @@ equal_to_x86() {
     if [[ $stage =~ ^(aarch64|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_model "$kernels" "${runner[@]}"; fi
     read -ra cases <<<"$4"
     if [[ ${CASES:-} ]]; then
-        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|tests/)')
+        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|tests/|quick:)')
     fi
     if ((short)); then mapfile -t cases < <(printf '%s\n' golden random "${cases[@]}" | grep -xE 'golden|random|bf16:random' | sort -u); fi
-    local words=() tests=()
+    local words=() tests=() quick=()
     for name in "${cases[@]}"; do
         case $name in
+        quick:*) quick+=("tests/${name#quick:}$exe") ;;
         words) for isa in ${kernels//,/ }; do words+=("tests/words-$isa$exe"); done ;;
         tests/*) tests+=("${name#tests/}") ;;
         *) emulated_case "$kernels" "$name" "${rapt[@]}" ;;
@@ -145,12 +146,18 @@ equal_to_x86() {
         for name in "${words[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few || true; done
     fi
     if ((${#tests[@]})); then meson_test "$folder" "${tests[@]}"; fi
+    if ((${#quick[@]})); then
+        ninja -C "$root/$folder" "${quick[@]}"
+        for name in "${quick[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --quick "$(first_vectors "$kernels")" || true; done
+    fi
 }
+# first_vectors KERNELS: the first of them that has vectors; false if all are scalar.
+first_vectors() { tr , '\n' <<<"$1" | grep -v '^scalar' | head -n 1; }
 # same_model KERNELS RUNNER...: the language model of examples/llm: a hash of the logits of a short prompt and its answer, by the first
 # of those kernels that has vectors, is that of this machine.
 same_model() {
     local model isa twin=scalar_fma program=examples/llm/llm words=(--plain --hash --tokens 1)
-    isa=$(tr , '\n' <<<"$1" | grep -v '^scalar' | head -n 1) || return 0 # a row of the scalar kernels alone
+    isa=$(first_vectors "$1") || return 0 # a row of the scalar kernels alone
     if ! model=$(examples/llm/fetch); then
         skip "the language model, whose weights cannot be had"
         return

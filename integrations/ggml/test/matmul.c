@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul LIBRARY: compares products of the device of LIBRARY, which GGML_RAPT_MATMUL=1 has switched on, with those of ggml's CPU
- * backend, in TAP: weights of each type in each kind of memory, any number of tokens at once, threads, and weights that are
- * packed. */
+/* matmul check LIBRARY: compares products of the device of LIBRARY, which GGML_RAPT_MATMUL=1 has switched on, with those of
+ * ggml's CPU backend, in TAP: weights of each type in each kind of memory, any number of tokens at once, threads, and weights
+ * that are packed.
+ *
+ * matmul time LIBRARY ROUNDS TYPE IN OUT THREADS TOKENS...: times both in turns, each with its weights where llama.cpp would put
+ * them, ggml's in CPU_REPACK if it has a layout for the type. For each round and number of tokens prints a line of JSON with the
+ * milliseconds of a product. Products of few tokens rotate over so many matrices that weights come from memory. */
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml.h"
@@ -12,9 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { IN = 608, OUT = 147, TOKENS = 37, HEADS = 3 };
+enum { IN = 608, OUT = 147, TOKENS = 37, HEADS = 3, DISTINCT = 500 };
 
 static ggml_backend_t cpu, device;
 static ggml_backend_buffer_type_t weights_type;
@@ -32,16 +37,25 @@ static void report(int good, const char *what) {
     fflush(stdout);
 }
 
-static void fill(struct ggml_tensor *t, uint32_t seed) {
-    const int64_t n = ggml_nelements(t);
+/* Returns the bytes of a tensor of noise, which are freed by free(). Rows repeat after some hundred, for ggml takes long to
+ * quantise large matrices. */
+static void *stored_noise(const struct ggml_tensor *t, uint32_t seed) {
+    const int64_t rows = ggml_nrows(t), own = rows < DISTINCT ? rows : DISTINCT, n = own * t->ne[0];
+    const size_t row = ggml_row_size(t->type, t->ne[0]);
     float *values = malloc((size_t)n * sizeof *values);
-    void *stored = malloc(ggml_nbytes(t));
+    char *stored = malloc(ggml_nbytes(t));
     for (int64_t i = 0; i < n; i++) values[i] = noise(&seed);
-    if (t->type == GGML_TYPE_F32) memcpy(stored, values, ggml_nbytes(t));
-    else ggml_quantize_chunk(t->type, values, stored, 0, n / t->ne[0], t->ne[0], NULL);
+    if (t->type == GGML_TYPE_F32) memcpy(stored, values, (size_t)n * sizeof *values);
+    else ggml_quantize_chunk(t->type, values, stored, 0, own, t->ne[0], NULL);
+    for (int64_t i = own; i < rows; i++) memcpy(stored + (size_t)i * row, stored + (size_t)(i % own) * row, row);
+    free(values);
+    return stored;
+}
+
+static void fill(struct ggml_tensor *t, uint32_t seed) {
+    void *stored = stored_noise(t, seed);
     ggml_backend_tensor_set(t, stored, 0, ggml_nbytes(t));
     free(stored);
-    free(values);
 }
 
 static void set_threads(ggml_backend_t backend, int threads) {
@@ -165,20 +179,7 @@ static void write_part(struct ggml_tensor *weights) {
     ggml_backend_tensor_set(weights, &byte, 5, 1);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 2) {
-        fprintf(stderr, "usage: matmul LIBRARY\n");
-        return 2;
-    }
-    cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
-    if (ggml_backend_load(argv[1]) == NULL) return 2;
-    device = ggml_backend_init_by_name("RAPT", NULL);
-    ggml_backend_dev_t weights_device = ggml_backend_dev_by_name("RAPT_WEIGHTS");
-    if (device == NULL || weights_device == NULL) {
-        fprintf(stderr, "matmul: %s takes no products\n", argv[1]);
-        return 2;
-    }
-    weights_type = ggml_backend_dev_buffer_type(weights_device);
+static int check_all(void) {
     const char *arith = getenv("GGML_RAPT_ARITH");
     const int packs = arith != NULL && strcmp(arith, "int8") == 0;
     static const enum ggml_type types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_Q8_0,
@@ -203,7 +204,136 @@ int main(int argc, char **argv) {
         unload(plain);
     }
     printf("1..%d\n", number);
+    return bad != 0;
+}
+
+/* ---- Times ---------------------------------------------------------------------------------------------------------------- */
+
+/* Matrices of few tokens take more memory together than caches have; up to this many tokens, reading them may be the limit. */
+static const size_t cold_bytes = (size_t)256 << 20;
+enum { FEW_TOKENS = 16 };
+
+/* Returns where llama.cpp puts weights for the CPU backend: in CPU_REPACK if that has a layout for them. */
+static ggml_backend_buffer_type_t cpu_weights_type(const struct ggml_tensor *weights) {
+    ggml_backend_dev_t dev = ggml_backend_get_device(cpu);
+    ggml_backend_dev_get_extra_bufts_t extra = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(dev), "ggml_backend_dev_get_extra_bufts");
+    ggml_backend_buffer_type_t found = ggml_backend_cpu_buffer_type();
+    for (ggml_backend_buffer_type_t *type = extra(dev); type != NULL && *type != NULL; type++) {
+        /* It is asked as llama.cpp asks: by a product with weights in an empty buffer of that type. */
+        struct ggml_context *context = ggml_init((struct ggml_init_params){(size_t)1 << 16, NULL, true});
+        struct ggml_tensor *w = ggml_new_tensor_2d(context, weights->type, weights->ne[0], weights->ne[1]);
+        struct ggml_tensor *op = ggml_mul_mat(context, w, ggml_new_tensor_2d(context, GGML_TYPE_F32, weights->ne[0], 512));
+        w->buffer = ggml_backend_buft_alloc_buffer(*type, 0);
+        if (ggml_backend_dev_supports_op(dev, op)) found = *type;
+        ggml_backend_buffer_free(w->buffer);
+        ggml_free(context);
+        if (found == *type) break;
+    }
+    return found;
+}
+
+/* A graph of products of the same tokens with one matrix of weights after the other, on a backend. */
+struct products {
+    struct ggml_context *context;
+    ggml_backend_buffer_t buffer;
+    struct ggml_cgraph *graph;
+};
+
+static struct products build(ggml_backend_t backend, struct ggml_tensor *const *weights, int matrices, int tokens) {
+    struct products p;
+    p.context = ggml_init((struct ggml_init_params){(size_t)1 << 20, NULL, true});
+    p.graph = ggml_new_graph(p.context);
+    struct ggml_tensor *x = ggml_new_tensor_2d(p.context, GGML_TYPE_F32, weights[0]->ne[0], tokens);
+    for (int i = 0; i < matrices; i++) ggml_build_forward_expand(p.graph, ggml_mul_mat(p.context, weights[i], x));
+    p.buffer = ggml_backend_alloc_ctx_tensors(p.context, backend);
+    fill(x, 11);
+    return p;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void time_tokens(struct ggml_tensor **const *weights, int matrices, int tokens, int threads, int rounds,
+                        const char *where) {
+    ggml_backend_t backends[] = {cpu, device};
+    struct products built[2];
+    double took[2];
+    for (int i = 0; i < 2; i++) built[i] = build(backends[i], weights[i], matrices, tokens);
+    for (int round = -1; round < rounds; round++) { /* In the first round memory is touched and threads start. */
+        for (int turn = 0; turn < 2; turn++) {
+            const int i = (turn + round) & 1; /* Each is first in half of the rounds. */
+            set_threads(backends[i], threads);
+            const double start = now();
+            if (ggml_backend_graph_compute(backends[i], built[i].graph) != GGML_STATUS_SUCCESS) exit(2);
+            took[i] = (now() - start) / matrices;
+        }
+        if (round < 0) continue;
+        printf("{\"tokens\": %d, \"ggml\": %.6f, \"rapt\": %.6f, \"where\": \"%s\"}\n", tokens, took[0], took[1], where);
+    }
+    for (int i = 0; i < 2; i++) {
+        ggml_backend_buffer_free(built[i].buffer);
+        ggml_free(built[i].context);
+    }
+}
+
+static int time_all(int argc, char **argv) {
+    enum ggml_type type = (enum ggml_type)0;
+    while (type < GGML_TYPE_COUNT && strcmp(ggml_type_name(type), argv[4]) != 0) type++;
+    const int rounds = atoi(argv[3]), in = atoi(argv[5]), out = atoi(argv[6]), threads = atoi(argv[7]);
+    if (type == GGML_TYPE_COUNT || in <= 0 || in % ggml_blck_size(type) || out <= 0) {
+        fprintf(stderr, "matmul: no weights are %s of %s x %s\n", argv[4], argv[5], argv[6]);
+        return 2;
+    }
+    const int matrices = (int)(cold_bytes / (ggml_row_size(type, in) * (size_t)out)) + 1;
+    struct ggml_tensor **weights[2];
+    struct ggml_context *contexts[2];
+    ggml_backend_buffer_t buffers[2];
+    const char *where = NULL;
+    for (int i = 0; i < 2; i++) {
+        weights[i] = calloc((size_t)matrices, sizeof *weights[i]);
+        contexts[i] = ggml_init((struct ggml_init_params){(size_t)1 << 20, NULL, true});
+        for (int m = 0; m < matrices; m++) weights[i][m] = ggml_new_tensor_2d(contexts[i], type, in, out);
+        ggml_backend_buffer_type_t buft = i ? weights_type : cpu_weights_type(weights[i][0]);
+        buffers[i] = ggml_backend_alloc_ctx_tensors_from_buft(contexts[i], buft);
+        ggml_backend_buffer_set_usage(buffers[i], GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        void *stored = stored_noise(weights[i][0], 7);
+        for (int m = 0; m < matrices; m++) ggml_backend_tensor_set(weights[i][m], stored, 0, ggml_nbytes(weights[i][m]));
+        free(stored);
+        if (i == 0) where = ggml_backend_buft_name(buft);
+    }
+    for (int i = 8; i < argc; i++) {
+        const int tokens = atoi(argv[i]);
+        time_tokens(weights, tokens > FEW_TOKENS ? 1 : matrices, tokens, threads, rounds, where);
+    }
+    for (int i = 0; i < 2; i++) {
+        ggml_backend_buffer_free(buffers[i]);
+        ggml_free(contexts[i]);
+        free(weights[i]);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const int checks = argc == 3 && strcmp(argv[1], "check") == 0, times = argc > 8 && strcmp(argv[1], "time") == 0;
+    if (!checks && !times) {
+        fprintf(stderr, "usage: matmul check LIBRARY | matmul time LIBRARY ROUNDS TYPE IN OUT THREADS TOKENS...\n");
+        return 2;
+    }
+    cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, NULL);
+    if (ggml_backend_load(argv[2]) == NULL) return 2;
+    device = ggml_backend_init_by_name("RAPT", NULL);
+    ggml_backend_dev_t weights_device = ggml_backend_dev_by_name("RAPT_WEIGHTS");
+    if (device == NULL || weights_device == NULL) {
+        fprintf(stderr, "matmul: %s takes no products\n", argv[2]);
+        return 2;
+    }
+    weights_type = ggml_backend_dev_buffer_type(weights_device);
+    const int code = checks ? check_all() : time_all(argc, argv);
     ggml_backend_free(device);
     ggml_backend_free(cpu);
-    return bad != 0;
+    return code;
 }

@@ -124,7 +124,7 @@ def the_other_operations():
         passed, failed = plain(out).count("): OK"), re.findall(r".*FAIL.*", plain(out))
         ok(code == 0 and not failed and passed >= least, f"{op}: {passed} cases beside the CPU backend", "\n".join(failed) + err[-1000:])
     for arithmetic in "exact", "int8", "bf16":
-        code, out, err = run(FOLDER / "matmul", LIBRARY, GGML_RAPT_ARITH=arithmetic, **SWITCHED_ON)
+        code, out, err = run(FOLDER / "matmul", "check", LIBRARY, GGML_RAPT_ARITH=arithmetic, **SWITCHED_ON)
         results = re.findall(r"^(not )?ok \d+ - (.*)", out, re.M)
         for bad, what in results:
             ok(not bad, f"{arithmetic}: {what}")
