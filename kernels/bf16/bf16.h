@@ -38,10 +38,12 @@ static inline bool has_subthreshold(vi folded) {
     const vi most = i_set1(0x10000 - 2 * LEAST_BF16);
     const vi lower = i_select(i_gt(i_and(folded, i_set1(0xffff)), most), i_set1(1), i_set1(0));
     const vi found = i_select(i_gt(i_shr(folded, 16), most), i_set1(1), lower);
-    uint32_t lanes[RAPT_VL], any = 0;
-    v_store(lanes, v_as_float(found));
-    UNROLLED(i, RAPT_VL) any |= lanes[i];
-    return any != 0;
+    return !v_all(v_lt(v_from_int(found), v_set1(1.0f)));
+}
+
+/* Returns how many of a row's elements can be multiplied where they lie: the whole steps of bf16. The others are copied. */
+static inline int elements_in_place(rapt_type type, int elements) {
+    return type == RAPT_BF16 ? elements - elements % RAPT_STEP : 0;
 }
 
 /* True if rows of this type and length can be multiplied where they lie: bf16, in whole steps. */
@@ -63,18 +65,18 @@ static void make_factors(float *row, int n) {
     for (int i = 0; i < n; i += RAPT_VL) v_store(row + i, bf16_factor(v_load(row + i)));
 }
 
-/* Copies n rows of at least two vectors of bf16 as factors, padded with zeros to ld. The last vector of a row ends with its last
- * element, and so repeats some of the vector before. */
+/* Copies n rows of bf16 as factors, padded with zeros to ld, which is whole steps. */
 static void copy_bf16_rows(uint16_t *to, size_t ld, const char *const *rows, int n, int elements) {
     enum { ELEMENTS = 2 * RAPT_VL };
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
         for (; i + ELEMENTS <= elements; i += ELEMENTS)
             v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
-        memset(to + i, 0, (ld - (size_t)i) * sizeof *to);
-        if (i == elements) continue;
-        i = elements - ELEMENTS;
-        v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
+        for (; i < (int)ld; i += ELEMENTS) {
+            const size_t bytes = (size_t)rapt_max(0, elements - i) * sizeof *to;
+            const vi part = v_as_int(v_load_part(rows[r] + (size_t)i * sizeof *to, bytes));
+            v_store(to + i, v_as_float(flush_subthreshold_pairs(part)));
+        }
     }
 }
 
@@ -87,11 +89,11 @@ static RAPT_INLINE void store_bf16_factors(uint16_t *to, vf first, vf second) {
 }
 #endif
 
-/* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld. scales: null, or what each row
- * is multiplied by first. row: scratch for one row of f32, in whole vectors. */
+/* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld, which is whole steps. scales:
+ * null, or what each row is multiplied by first. row: scratch for one row of f32, in whole vectors. */
 static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
                                        const float *scales, float *row) {
-    if (type == RAPT_BF16 && !scales && elements >= 2 * RAPT_VL) {
+    if (type == RAPT_BF16 && !scales) {
         copy_bf16_rows(to, ld, rows, n, elements);
         return;
     }
@@ -103,6 +105,27 @@ static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, 
             store_bf16_factors(to + i, v_mul(v_load(row + i), scale), v_mul(v_load(row + i + RAPT_VL), scale));
         if (i < elements) i_store_u16(to + i, i_shr(v_as_int(bf16_factor(v_mul(v_load(row + i), scale))), 16));
         if ((size_t)elements < ld) memset(to + elements, 0, (ld - (size_t)elements) * sizeof *to);
+    }
+}
+
+/* Copies what elements_in_place leaves of n rows, whose elements begin `offset` bytes after their addresses: as factors, but for
+ * subthreshold numbers of bf16, which stay. A copy is padded with zeros to whole steps. scales and row: as of copy_as_bf16. */
+static __attribute__((unused, noinline)) void copy_rest_as_bf16(rapt_type type, uint16_t *to, const char *const *rows,
+                                                                size_t offset, int n, int elements, const float *scales,
+                                                                float *row) {
+    if (type == RAPT_BF16 && !scales) {
+        const int whole = elements_in_place(type, elements);
+        const size_t rest = (size_t)(elements - whole) * sizeof *to, step = RAPT_STEP * sizeof *to;
+        for (int r = 0; r < n && rest; r++, to += RAPT_STEP) {
+            const char *from = rows[r] + offset + (size_t)whole * sizeof *to;
+            for (size_t i = 0; i < step; i += sizeof(vf))
+                v_store((char *)to + i, v_load_part(from + i, (size_t)rapt_max(0, rapt_min(sizeof(vf), (int64_t)(rest - i)))));
+        }
+        return;
+    }
+    for (int r = 0; r < n; r++, to += whole_steps(elements)) {
+        const char *from = rows[r] + offset;
+        copy_as_bf16(type, to, whole_steps(elements), &from, 1, elements, scales ? scales + r : NULL, row);
     }
 }
 

@@ -109,21 +109,17 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const rapt_problem *p = t->problem;
     const size_t ldq = row_floats(p);
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
-    int channels = (int)whole_steps(p->d_k);
-    if (in_steps(p->k.type, p->d_k)) {
-        multiply_bf16_keys(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
-        return;
-    }
+    const int in_place = elements_in_place(p->k.type, p->d_k), rest = p->d_k - in_place;
+    if (in_place) multiply_bf16_keys(rows, keys, offset, n, in_place, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+    if (rest == 0) return;
     const char *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
-    uint16_t *copy = (uint16_t *)s->keys;
-    for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
-        copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
-    for (int i = 0; i < n; i++, copy += channels) {
-        const char *row = keys[i] + offset;
-        prefetch_row(keys[i + RAPT_KEYS_AHEAD], offset, p->k_row);
-        copy_as_bf16(p->k.type, copy, (size_t)channels, &row, 1, p->d_k, NULL, s->row);
-    }
-    multiply_bf16_keys(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+    const size_t ld = whole_steps(rest), bytes_in_place = (size_t)in_place * sizeof(uint16_t);
+    uint16_t *const copy = (uint16_t *)s->keys;
+    for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++) copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * ld);
+    for (int i = 0; i < n; i++) prefetch_row(keys[i + RAPT_KEYS_AHEAD], offset + bytes_in_place, p->k_row - bytes_in_place);
+    copy_rest_as_bf16(p->k.type, copy, keys, offset, n, p->d_k, NULL, s->row);
+    multiply_bf16_keys(rows, copies, 0, n, (int)ld, q + in_place, ldq, in_place ? ACCUMULATE_ADD : ACCUMULATE_ZERO, scores,
+                       RAPT_CHUNK);
 }
 #endif
 
@@ -319,29 +315,32 @@ static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
+    const bool scaled = scaled_by_key(&p->v_scales);
+    const int in_place = scaled ? 0 : elements_in_place(p->v.type, p->d_v), rest = p->d_v - in_place;
     float scales[RAPT_BLOCK];
-    const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from, whole = (int)whole_steps(p->d_v);
-    size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
+    const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from;
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, bytes_in_place = (size_t)in_place * sizeof(uint16_t),
+                 ld = whole_steps(rest), ldo = (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0);
     const float *weights = s->s + (size_t)(kv_head * n) * RAPT_CHUNK;
-    const char *copied_rows[2][STEP_PAIRS];
+    const char *copied_rows[2][STEP_PAIRS], *addresses[RAPT_STEP];
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
     uint16_t *const copies = (uint16_t *)s->values;
-    for (int i = 0; i < keys && copy; i++) {
-        const char *const *of_parity = v->rows[(from + i) % 2] + (chunk_from + i) / 2, *row = of_parity[0] + offset;
-        prefetch_row(of_parity[RAPT_BF16_VALUES_AHEAD / 2], offset, p->v_row);
-        uint16_t *to_row = copies + (size_t)(i * whole);
-        copy_as_bf16(p->v.type, to_row, (size_t)whole, &row, 1, p->d_v, scaled ? scales + from + i : NULL, s->row);
-        copied_rows[(from + i) % 2][i / 2] = (const char *)to_row;
+    for (int i = 0; i < keys && rest; i++) {
+        const char *const *of_parity = v->rows[(from + i) % 2] + (chunk_from + i) / 2;
+        prefetch_row(of_parity[RAPT_BF16_VALUES_AHEAD / 2], offset + bytes_in_place, p->v_row - bytes_in_place);
+        addresses[i] = of_parity[0];
+        copied_rows[(from + i) % 2][i / 2] = (const char *)(copies + (size_t)i * ld);
     }
-    parity_keys of[2];
+    if (rest) copy_rest_as_bf16(p->v.type, copies, addresses, offset, keys, p->d_v, scaled ? scales + from : NULL, s->row);
+    parity_keys of[2], copied[2];
     for (int parity = 0; parity < 2; parity++) {
         const int skipped = (from + parity) % 2, first = chunk_from + skipped;
-        of[parity] =
-            (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first, (keys - skipped + 1) / 2};
+        of[parity] = (parity_keys){v->rows[parity] + first / 2, weights + first, (keys - skipped + 1) / 2};
+        copied[parity] = (parity_keys){copied_rows[parity], weights + first, (keys - skipped + 1) / 2};
     }
-    add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].chunk_state.o,
-                  (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0), whole / (2 * RAPT_VL), n);
+    float *const o = rows[0].chunk_state.o;
+    if (in_place) add_bf16_rows(of[0], of[1], offset, RAPT_BF16_VALUES_AHEAD / 2, o, ldo, in_place / (2 * RAPT_VL), n);
+    if (rest) add_bf16_rows(copied[0], copied[1], 0, 0, o + in_place, ldo, (int)ld / (2 * RAPT_VL), n);
 }
 #endif
 
@@ -366,7 +365,7 @@ static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int 
             if (!(attended >> n & 1)) continue;
             float *sums = s->sums + (size_t)(n % 2) * dv;
             uint16_t *const copy = (uint16_t *)s->values;
-            copy_as_bf16(p->v.type, copy, dv, values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);
+            copy_as_bf16(p->v.type, copy, whole_steps(p->d_v), values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);
             for (int c = 0; c < p->d_v; c += RAPT_VL)
                 v_store(sums + c, v_fma(v_set1(weights[n]), load_bf16((const char *)copy, c), v_load(sums + c)));
         }
