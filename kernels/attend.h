@@ -106,7 +106,7 @@
  * functions are known. Each is declared, with what it does, where a comment says Replaceable. What only the replaced function
  * used is then left out.
  *
- *   v_load_part         stage.h              part of a vector
+ *   v_load_part         columns.h            part of a vector
  *   v_last_lanes        stage.h              the last lanes of a vector, moved to its beginning
  *   tile_product        tile.h               C = A B in f32, queries or tokens in lanes, in scratch: for a matrix unit of f32
  *   tile                tile.h               the register tile of tile_product, and of V that is read where it lies

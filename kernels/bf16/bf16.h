@@ -41,11 +41,6 @@ static inline bool has_subthreshold(vi folded) {
     return !v_all(v_lt(v_from_int(found), v_set1(1.0f)));
 }
 
-/* Returns how many of a row's elements can be multiplied where they lie: the whole steps of bf16. The others are copied. */
-static inline int elements_in_place(rapt_type type, int elements) {
-    return type == RAPT_BF16 ? elements - elements % RAPT_STEP : 0;
-}
-
 /* True if rows of this type and length can be multiplied where they lie: bf16, in whole steps. */
 static inline bool in_steps(rapt_type type, int elements) { return type == RAPT_BF16 && elements % RAPT_STEP == 0; }
 
@@ -105,27 +100,6 @@ static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, 
             store_bf16_factors(to + i, v_mul(v_load(row + i), scale), v_mul(v_load(row + i + RAPT_VL), scale));
         if (i < elements) i_store_u16(to + i, i_shr(v_as_int(bf16_factor(v_mul(v_load(row + i), scale))), 16));
         if ((size_t)elements < ld) memset(to + elements, 0, (ld - (size_t)elements) * sizeof *to);
-    }
-}
-
-/* Copies what elements_in_place leaves of n rows, whose elements begin `offset` bytes after their addresses: as factors, but for
- * subthreshold numbers of bf16, which stay. A copy is padded with zeros to whole steps. scales and row: as of copy_as_bf16. */
-static __attribute__((unused, noinline)) void copy_rest_as_bf16(rapt_type type, uint16_t *to, const char *const *rows,
-                                                                size_t offset, int n, int elements, const float *scales,
-                                                                float *row) {
-    if (type == RAPT_BF16 && !scales) {
-        const int whole = elements_in_place(type, elements);
-        const size_t rest = (size_t)(elements - whole) * sizeof *to, step = RAPT_STEP * sizeof *to;
-        for (int r = 0; r < n && rest; r++, to += RAPT_STEP) {
-            const char *from = rows[r] + offset + (size_t)whole * sizeof *to;
-            for (size_t i = 0; i < step; i += sizeof(vf))
-                v_store((char *)to + i, v_load_part(from + i, (size_t)rapt_max(0, rapt_min(sizeof(vf), (int64_t)(rest - i)))));
-        }
-        return;
-    }
-    for (int r = 0; r < n; r++, to += whole_steps(elements)) {
-        const char *from = rows[r] + offset;
-        copy_as_bf16(type, to, whole_steps(elements), &from, 1, elements, scales ? scales + r : NULL, row);
     }
 }
 

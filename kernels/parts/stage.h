@@ -31,18 +31,7 @@ static inline bool of_elements(rapt_type type) {
     }
 }
 
-/* Loads `bytes` bytes, at most a vector's, and 0 for the rest of the vector. Replaceable. */
-static RAPT_INLINE vf v_load_part(const char *from, size_t bytes);
-#ifndef v_load_part
-static RAPT_INLINE vf v_load_part(const char *from, size_t bytes) {
-    char part[sizeof(vf)] = {0};
-    memcpy(part, from, bytes);
-    return v_load(part);
-}
-#endif
-
 /* Returns the last n lanes of x as its first ones, and 0 in the others. n is at least 1. Replaceable. */
-static RAPT_INLINE vf v_last_lanes(vf x, int n);
 #ifndef v_last_lanes
 static RAPT_INLINE vf v_last_lanes(vf x, int n) {
     float lanes[2 * RAPT_VL];

@@ -167,16 +167,25 @@ static void pack_bf16_query_rows(float *q, const char *const *rows, int channels
         }
 }
 
+/* Loads the step of a row of bf16 that begins with element c, and 0 for what the row does not have. */
+static RAPT_INLINE vi load_line(const char *row, int c, int elements) {
+    const char *from = row + (size_t)c * sizeof(uint16_t);
+    return v_as_int(c + RAPT_STEP <= elements ? v_load(from) : v_load_part(from, (size_t)(elements - c) * sizeof(uint16_t)));
+}
+
 /* Writes one row of K, or of weights, as chain pairs. Subthreshold numbers are rare, so rows in whole steps are written as they
  * are and searched on the way. Returns `folded` with the row folded in (has_subthreshold). row: scratch for a row of f32, in
  * whole vectors. */
 static RAPT_INLINE vi stage_row_of_chains(rapt_type type, float *to, const char *from, int channels, float *row, vi folded) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
-    const int in_place = elements_in_place(type, channels);
-    if (in_place < channels) copy_rest_as_bf16(type, copy, &from, 0, 1, channels, NULL, row);
+    if (type != RAPT_BF16) {
+        copy_as_bf16(type, copy, whole_steps(channels), &from, 1, channels, NULL, row);
+        from = (const char *)copy;
+        channels = (int)whole_steps(channels);
+    }
     for (int c = 0; c < channels; c += RAPT_STEP) {
-        const vi line = v_as_int(c < in_place ? v_load(from + (size_t)c * sizeof *copy) : v_load(copy + c - in_place));
+        const vi line = load_line(from, c, channels);
         v_store(to + c / 2, v_as_float(i_chain_pairs(line)));
         folded = i_fold_smallest_bf16(folded, line);
     }
@@ -211,31 +220,30 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
     enum { LINE = 2 * RAPT_VL }; /* channels at a time */
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     static const uint16_t none[RAPT_MAX_HEAD_DIM];
-    const int in_place = scales ? 0 : elements_in_place(p->v.type, p->d_v), rest = p->d_v - in_place;
-    const size_t ld_copies = whole_steps(rest), ld = ld_values(p);
+    const size_t whole = whole_steps(p->d_v), ld = ld_values(p);
     uint16_t *const copies = (uint16_t *)weights_at(p, s);
     find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
+    const bool in_place = p->v.type == RAPT_BF16 && !scales;
+    const int channels = in_place ? p->d_v : (int)whole;
     for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
         float *to = s->values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * STEP_PAIRS;
-        const char *lines[RAPT_STEP], *copied[RAPT_STEP];
+        const char *from[RAPT_STEP];
         for (int n = step; n < step + RAPT_STEP; n++) {
-            lines[n - step] = copied[n - step] = (const char *)none;
+            from[n - step] = (const char *)none;
             if (n < b->first || n >= b->end) continue;
-            lines[n - step] = rows[n];
-            if (rest == 0) continue;
-            uint16_t *const copy = copies + (size_t)(n - step) * ld_copies;
-            copy_rest_as_bf16(p->v.type, copy, &rows[n], 0, 1, p->d_v, scales ? scales + n : NULL, s->row);
-            copied[n - step] = (const char *)copy;
+            from[n - step] = rows[n];
+            if (in_place) continue;
+            uint16_t *const copy = copies + (size_t)(n - step) * whole;
+            copy_as_bf16(p->v.type, copy, whole, &rows[n], 1, p->d_v, scales ? scales + n : NULL, s->row);
+            from[n - step] = (const char *)copy;
         }
         for (int c = 0; c < p->d_v; c += LINE) {
-            const char *const *const from = c < in_place ? lines : copied;
-            const size_t at = (size_t)(c < in_place ? c : c - in_place) * sizeof *none;
             vf even[RAPT_VL], odd[RAPT_VL];
             vi folded = i_set1(0);
             for (bool flush = false;; flush = true) {
                 for (int j = 0; j < STEP_PAIRS; j++) {
                     const int key = j / 2 * 4 + j % 2;
-                    vi x = v_as_int(v_load(from[key] + at)), y = v_as_int(v_load(from[key + 2] + at));
+                    vi x = load_line(from[key], c, channels), y = load_line(from[key + 2], c, channels);
                     if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
                     else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
                     even[j] = v_as_float(i_or(i_shl(x, 16), i_and(y, low)));
@@ -342,8 +350,12 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     for (int c = 0; c < channels; c += RAPT_STEP) {
         const size_t at = offset + (size_t)c * sizeof(uint16_t);
         vf even[4], odd[4], pairs[STEP_PAIRS];
+        if (c + RAPT_STEP <= channels)
+            UNROLLED(j, RAPT_VL) pairs[j] = v_load(keys[j] + at);
+        else
+            UNROLLED(j, RAPT_VL) pairs[j] = v_load_part(keys[j] + at, (size_t)(channels - c) * sizeof(uint16_t));
         UNROLLED(j, RAPT_VL) {
-            vi line = v_as_int(v_load(keys[j] + at));
+            vi line = v_as_int(pairs[j]);
             if (flush) line = flush_subthreshold_pairs(line);
             else folded = i_fold_smallest_bf16(folded, line);
             pairs[j] = v_as_float(i_chain_pairs(line));
@@ -378,9 +390,10 @@ typedef struct step_values {
 } step_values;
 
 /* Adds one step of P V for nr rows and nv lines of 32 channels, which begin `at` bytes after the addresses of the rows of V. The
- * even channels of a line go to one vector of O, the odd ones to the next. flush: as in score_bf16_tile. */
-static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int nr, const step_values *v, const float *weights,
-                                     size_t at, float *o, size_t ldo) {
+ * even channels of a line go to one vector of O, the odd ones to the next. If the line is not `whole`, and there is one, V has
+ * only `bytes` bytes of it. flush: as in score_bf16_tile. */
+static RAPT_INLINE bool chain_values(const bool flush, const bool whole, const int nv, const int nr, const step_values *v,
+                                     const float *weights, size_t at, size_t bytes, float *o, size_t ldo) {
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     vi folded = i_set1(0);
     vf even[2][8], odd[2][8]; /* [chain][row, line]: the sums of even channels and of odd ones */
@@ -391,7 +404,8 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
             const char *const *rows = v->rows[chain] + 2 * j, *const *later = rows + v->ahead;
             UNROLLED(l, nv) {
                 const size_t of_line = at + (size_t)l * sizeof(vf);
-                vi x = v_as_int(v_load(rows[0] + of_line)), y = v_as_int(v_load(rows[1] + of_line));
+                vi x = v_as_int(whole ? v_load(rows[0] + of_line) : v_load_part(rows[0] + of_line, bytes));
+                vi y = v_as_int(whole ? v_load(rows[1] + of_line) : v_load_part(rows[1] + of_line, bytes));
                 if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
                 else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
                 prefetch(later[0], of_line);
@@ -415,75 +429,83 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
     return true;
 }
 
-/* Adds one step of P V with flushing, for any number of lines and rows, one by one: this is rare, so one instance is enough. */
-static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_values *v, const float *weights, size_t at,
+/* Adds one step of P V with flushing, for any number of channels and rows, a line and a row at a time: this is rare, so one
+ * instance is enough. */
+static RAPT_NOINLINE void chain_values_flushed(int channels, int rows, const step_values *v, const float *weights, size_t at,
                                                float *o, size_t ldo) {
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < lines; l++)
-            chain_values(true, 1, 1, v, weights + r * STEP_PAIRS, at + (size_t)l * sizeof(vf),
-                         o + (size_t)r * ldo + l * RAPT_STEP, ldo);
+        for (int c = 0; c < channels; c += RAPT_STEP) {
+            const size_t line = (size_t)c * sizeof(uint16_t), bytes = (size_t)(channels - c) * sizeof(uint16_t);
+            chain_values(true, false, 1, 1, v, weights + r * STEP_PAIRS, at + line, bytes < sizeof(vf) ? bytes : sizeof(vf),
+                         o + (size_t)r * ldo + c, ldo);
+        }
 }
 
-/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. A register tile that has met a subthreshold
- * number is computed again as a whole, with flushing. */
-static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
-                                    float *o, size_t ldo) {
-    for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
-        if (!chain_values(false, nv, nr, v, weights, at, o, ldo)) chain_values_flushed(nv, nr, v, weights, at, o, ldo);
-    for (; lines > 0; lines--, at += sizeof(vf), o += RAPT_STEP)
-        if (!chain_values(false, 1, nr, v, weights, at, o, ldo)) chain_values_flushed(1, nr, v, weights, at, o, ldo);
+/* Adds a register tile of one step of P V: nr rows and nv whole lines, or one with only `channels` channels. If it has met a
+ * subthreshold number, it is computed again with flushing. */
+static RAPT_INLINE void chain_values_tile(const bool whole, const int nv, const int nr, const step_values *v,
+                                          const float *weights, size_t at, int channels, float *o, size_t ldo) {
+    if (!chain_values(false, whole, nv, nr, v, weights, at, (size_t)channels * sizeof(uint16_t), o, ldo))
+        chain_values_flushed(channels, nr, v, weights, at, o, ldo);
 }
 
-/* Adds one step of P V for n rows and all lines. */
-static RAPT_NOINLINE void chain_value_rows(const step_values *v, const float *weights, size_t at, int lines, float *o, size_t ldo,
-                                           int n) {
-    for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
-        now = rapt_min(n, 4);
-        if (now == 4) chain_lines(1, 4, v, weights, at, lines, o, ldo);
-        else if (now == 3) chain_lines(1, 3, v, weights, at, lines, o, ldo);
-        else if (now == 2) chain_lines(2, 2, v, weights, at, lines, o, ldo);
-        else chain_lines(4, 1, v, weights, at, lines, o, ldo);
-    }
+/* Adds one step of P V for nr rows and all channels, nv lines at a time, then one by one, and then what is left. */
+static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at,
+                                    int channels, float *o, size_t ldo) {
+    for (; channels >= nv * RAPT_STEP; channels -= nv * RAPT_STEP, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
+        chain_values_tile(true, nv, nr, v, weights, at, nv * RAPT_STEP, o, ldo);
+    for (; channels >= RAPT_STEP; channels -= RAPT_STEP, at += sizeof(vf), o += RAPT_STEP)
+        chain_values_tile(true, 1, nr, v, weights, at, RAPT_STEP, o, ldo);
+    if (channels > 0) chain_values_tile(false, 1, nr, v, weights, at, channels, o, ldo);
 }
 
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     static const uint16_t none[RAPT_MAX_HEAD_DIM];
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales);
-    const int in_place = scaled ? 0 : elements_in_place(p->v.type, p->d_v), rest = p->d_v - in_place;
-    const int in_chunk = (int)(b->number % RAPT_CHUNK), step = from / RAPT_STEP * RAPT_STEP;
-    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride, bytes_in_place = (size_t)in_place * sizeof *none,
-                 ld = whole_steps(rest), ldo = (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0);
+    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || p->v.type != RAPT_BF16;
+    const int in_chunk = (int)(b->number % RAPT_CHUNK), step = from / RAPT_STEP * RAPT_STEP, whole = (int)whole_steps(p->d_v);
+    const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride,
+                 ldo = (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0);
     float scales[RAPT_BLOCK];
     uint16_t *const copies = (uint16_t *)s->values;
     if (scaled) load_key_scales(t, scales, t->v_scales + kv_head * p->v_scales.head_stride, &p->v_scales, b->number, from, to);
     const char *const *const first[2] = {v->rows[0] + (in_chunk + step) / 2, v->rows[1] + (in_chunk + step) / 2};
-    const char *gathered[2][STEP_PAIRS], *copied[2][STEP_PAIRS], *addresses[RAPT_STEP];
+    const char *gathered[2][STEP_PAIRS];
     step_values of = {.rows = {first[0], first[1]}, .ahead = RAPT_BF16_VALUES_AHEAD / 2};
     size_t at = offset;
-    for (int i = 0; i < RAPT_STEP && (rest || to - from < RAPT_STEP); i++) {
-        const char *const *const row = first[i % 2] + i / 2;
-        const bool exists = step + i >= from && step + i < to;
-        gathered[i % 2][i / 2] = exists ? *row + offset : (const char *)none;
-        copied[i % 2][i / 2] = (const char *)none;
-        if (!exists || rest == 0) continue;
-        prefetch_row(row[of.ahead], offset + bytes_in_place, p->v_row - bytes_in_place);
-        addresses[step + i - from] = *row;
-        copied[i % 2][i / 2] = (const char *)(copies + (size_t)(step + i - from) * ld);
+    if (copy || to - from < RAPT_STEP) {
+        for (int i = 0; i < RAPT_STEP; i++) {
+            const int key = step + i;
+            const char **row = &gathered[i % 2][i / 2];
+            *row = (const char *)none;
+            if (key < from || key >= to) continue;
+            *row = first[i % 2][i / 2] + offset;
+            if (!copy) continue;
+            prefetch_row(first[i % 2][i / 2 + of.ahead], offset, p->v_row);
+            uint16_t *const to_row = copies + (size_t)i * (size_t)whole;
+            copy_as_bf16(p->v.type, to_row, (size_t)whole, row, 1, p->d_v, scaled ? scales + key : NULL, s->row);
+            *row = (const char *)to_row;
+        }
+        of = (step_values){.rows = {gathered[0], gathered[1]}};
+        at = 0;
     }
-    if (rest) copy_rest_as_bf16(p->v.type, copies, addresses, offset, to - from, p->d_v, scaled ? scales + from : NULL, s->row);
-    if (to - from < RAPT_STEP) of = (step_values){.rows = {gathered[0], gathered[1]}}, at = 0;
-    const step_values of_copies = {.rows = {copied[0], copied[1]}};
     for (int r = 0; r < n; r++) {
         const float *weights = s->s + (size_t)(kv_head * n + r) * RAPT_CHUNK + in_chunk + step;
         uint16_t halves[RAPT_STEP];
         for (int i = 0; i < RAPT_STEP; i += RAPT_VL) i_store_u16(halves + i, i_shr(v_as_int(v_load(weights + i)), 16));
         v_store(s->kernel_scratch + r * STEP_PAIRS, v_as_float(i_chain_pairs(v_as_int(v_load(halves)))));
     }
-    float *const o = rows[0].chunk_state.o;
-    if (in_place) chain_value_rows(&of, s->kernel_scratch, at, in_place / RAPT_STEP, o, ldo, n);
-    if (rest) chain_value_rows(&of_copies, s->kernel_scratch, 0, (int)ld / RAPT_STEP, o + in_place, ldo, n);
+    float *o = rows[0].chunk_state.o;
+    const float *weights = s->kernel_scratch;
+    const int channels = copy ? whole : p->d_v;
+    for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
+        now = rapt_min(n, 4);
+        if (now == 4) chain_lines(1, 4, &of, weights, at, channels, o, ldo);
+        else if (now == 3) chain_lines(1, 3, &of, weights, at, channels, o, ldo);
+        else if (now == 2) chain_lines(2, 2, &of, weights, at, channels, o, ldo);
+        else chain_lines(4, 1, &of, weights, at, channels, o, ldo);
+    }
 }
 
 /* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
