@@ -107,12 +107,16 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
+/* Stages the step of RAPT_VL rows that ends with channel end - 1, transposed. */
+typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int end);
+
 /* How rows of K are read. */
 typedef struct key_format {
     rapt_type type;
-    int group, bytes;     /* channels of a group and its bytes, as in types.h */
-    read_step_word *read; /* reads a step of RAPT_VL rows */
-    column_word *column;  /* converts element i of each dword: one channel of RAPT_VL rows */
+    int group, bytes;           /* channels of a group and its bytes, as in types.h */
+    stage_key_rest *stage_rest; /* stages the channels beyond whole steps, of which types with groups have none */
+    read_step_word *read;       /* reads a step of RAPT_VL rows */
+    column_word *column;        /* converts element i of each dword: one channel of RAPT_VL rows */
 } key_format;
 
 /* Returns the channels of a step. */
@@ -151,10 +155,10 @@ static RAPT_INLINE void prefetch_for_channel(const key_format k, const int toget
     }
 }
 
-/* Adds the products of a step of channels but for the first `skip` ones. The step begins `at` bytes after the addresses of the
- * keys, with channel i, which may be negative if it is skipped. */
+/* Adds the products of a step of channels, which lie `at` bytes after the addresses of the keys. i: the number of its first
+ * channel. */
 static RAPT_INLINE void score_step(const key_format k, const int ng, const int nr, const char *const *keys, size_t at, int i,
-                                   int skip, const float *q, size_t ldq, vf *acc) {
+                                   const float *q, size_t ldq, vf *acc) {
     enum { RUN = 8 }; /* RAPT_UNROLL unrolls at most 16 iterations; a step may have more channels, so two loops are nested */
     const int step = step_channels(k);
     const int in_dword = elements_of_dword(k.type);
@@ -177,7 +181,6 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
             RAPT_UNROLL for (int run = 0; run < unrolled; run += RUN) RAPT_UNROLL for (int j = run; j < run + RUN; j++) {
                 if (j >= unrolled) continue;
                 prefetch_for_channel(k, together, step, j, keys_ahead, at);
-                if (from + j < skip) continue;
                 UNROLLED(b, together) {
                     const vf x = k.column(&c[b], c[b].dwords[from / in_dword + j / in_dword], j % in_dword);
                     UNROLLED(r, nr)
@@ -188,19 +191,29 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
     }
 }
 
+/* Adds the products of the channels from `whole` on, which are fewer than a step. */
+static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
+                                   int whole, int channels, const float *q, size_t ldq, vf *acc) {
+    float columns[RAPT_PARTIAL_SUMS / RAPT_VL * 2][4 * RAPT_VL * RAPT_VL]; /* of as many vectors as score_keys_as takes */
+    UNROLLED(g, ng) k.stage_rest(columns[g], keys + g * RAPT_VL, offset, channels);
+    for (int c = whole, at = (step_channels(k) - (channels - whole)) * RAPT_VL; c < channels; c++, at += RAPT_VL)
+        UNROLLED(g, ng) {
+            const vf x = v_load(columns[g] + at);
+            UNROLLED(r, nr) acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), x, acc[g * nr + r]);
+        }
+}
+
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s) {
     const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_channels(k);
-    int part = rapt_score_part(channels), i = 0;
+    int whole = channels - channels % step, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
         UNROLLED(a, ng * nr) acc[a] = v_set1(0.0f);
-        for (int end = rapt_min(channels, first + part); i < end; i += step) {
-            /* If the last step is not whole, that is read which ends with the last channel. */
-            const int skip = k.group == 1 ? rapt_max(0, i + step - channels) : 0;
-            score_step(k, ng, nr, keys, offset + (size_t)(i / step) * (size_t)step_size - (size_t)skip * (size_t)k.bytes,
-                       i - skip, skip, q, ldq, acc);
-        }
+        for (int end = rapt_min(whole, first + part); i < end; i += step)
+            score_step(k, ng, nr, keys, offset + (size_t)(i / step) * (size_t)step_size, i, q, ldq, acc);
+        if (k.group == 1 && whole < channels && channels - first <= part)
+            score_tail(k, ng, nr, keys, offset, whole, channels, q, ldq, acc);
         UNROLLED(g, ng)
             UNROLLED(r, nr) {
                 float *to = s + (size_t)r * RAPT_CHUNK + g * RAPT_VL;
@@ -226,6 +239,28 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
+/* Stages the rest of rows of one type (stage_key_rest). */
+static RAPT_INLINE void stage_rest_as(const key_format k, float *to, const char *const *keys, size_t offset, int end) {
+    enum { RUN = 8 }; /* as in score_step */
+    const int step = step_channels(k), in_dword = elements_of_dword(k.type);
+    key_columns c;
+    k.read(&c, keys, offset + (size_t)end * (size_t)k.bytes - (size_t)step_bytes(k.type, k.group, k.bytes), 1);
+    for (int from = 0; from < step; from += RUN)
+        UNROLLED(j, RUN) {
+            if (j >= step) continue;
+            v_store(to + (from + j) * RAPT_VL, k.column(&c, c.dwords[from / in_dword + j / in_dword], j % in_dword));
+        }
+}
+
+/* Defines stage_rest_f32, stage_rest_f16 and so on: the stage_key_rest of each type, of which those with groups have none. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int end) {                  \
+        const key_format k = {name, group, bytes, NULL, read_##suffix, v_column_##suffix};                                       \
+        if (group == 1) stage_rest_as(k, to, keys, offset, end);                                                                 \
+    }
+RAPT_DIRECT_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
 /* Copies of n rows of K that have less than a step: each ends where a step of step_size bytes ends. */
 typedef struct short_rows {
     const char *keys[RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD]; /* their addresses, and those that are prefetched */
@@ -245,7 +280,7 @@ static RAPT_NOINLINE void copy_short_rows(short_rows *to, const char *const *key
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const key_format k = {name, group, bytes, read_##suffix, v_column_##suffix};                                             \
+        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                        \
         const int step_size = step_bytes(name, group, bytes), row_size = channels * (bytes);                                     \
         short_rows copies;                                                                                                       \
         if (group == 1 && row_size < step_size) {                                                                                \
