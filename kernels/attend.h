@@ -72,7 +72,7 @@
  *
  *   i_xor(a, b)               a ^ b
  *   i_store_u8(to, x)         writes the low byte of each lane
- *   i_load_quads(out, rows)   RAPT_VL * 4 bytes of each of four rows: lane i % RAPT_VL of out[i / RAPT_VL] holds byte i of each
+ *   i_quads(out, x)           lane i % RAPT_VL of out[i / RAPT_VL] holds byte i of each of the four vectors x
  *   i_sum_within(x)           lane 4q + j: the sum of quarter q of x[j], for four vectors
  *   i_sum_across(x)           lane 4q + j: the sum over the quarters of x[q] of their lane j, for four vectors
  *
@@ -106,6 +106,8 @@
  * functions are known. Each is declared, with what it does, where a comment says Replaceable. What only the replaced function
  * used is then left out.
  *
+ *   v_load_part         columns.h            part of a vector
+ *   v_last_lanes        stage.h              the last lanes of a vector, moved to its beginning
  *   tile_product        tile.h               C = A B in f32, queries or tokens in lanes, in scratch: for a matrix unit of f32
  *   tile                tile.h               the register tile of tile_product, and of V that is read where it lies
  *   dot_product         queries_int8.h       C = A B in integers, queries in lanes: for a matrix unit of bytes

@@ -164,7 +164,7 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || (RAPT_CONVERTED_ROWS >= 2 && RAPT_CON
 _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % RAPT_MOST_GROUP == 0, "panels of 4 vectors are whole groups");
 
 /* RAPT_FEW_DOTS: 1 if integer arithmetic multiplies integers with keys in lanes (keys_int8.h; else keys_as_f32.h), for which the
- * ISA file has the words i_xor, i_store_u8, i_load_quads, i_sum_within and i_sum_across. */
+ * ISA file has the words i_xor, i_store_u8, i_quads, i_sum_within and i_sum_across. */
 #ifndef RAPT_FEW_DOTS
 #define RAPT_FEW_DOTS 0
 #endif

@@ -230,7 +230,7 @@ static rapt_status check_tensors(rapt_report *r, const rapt_desc *d, full_plan *
 static rapt_pair_product *find_pair_product(const rapt_kernel *kernel, const rapt_problem *p) {
     const bool multiplied = __builtin_fabsf(p->q_factor) != 1.0f || (p->k_scales.present && !p->k_scales.token_stride);
     if (p->arith != RAPT_EXACT || p->q.type != RAPT_BF16 || p->k.type != RAPT_BF16 || multiplied) return NULL;
-    return p->d_k % 2 == 0 && p->d_k >= 2 * kernel->base->vector ? kernel->bf16->pair_product : NULL;
+    return p->d_k >= 2 * kernel->base->vector ? kernel->bf16->pair_product : NULL;
 }
 
 /* Sets how the scale is applied (rapt_problem has the formulas). Usually q is multiplied only by the scale's sign, which is

@@ -45,6 +45,12 @@ static inline svint32_t as_signed(vi a) { return svreinterpret_s32_u32(a); }
 
 /* Loads and stores bytes, since elements need not be aligned. */
 static inline vf v_load(const void *from) { return svreinterpret_f32_u8(svld1_u8(svptrue_b8(), from)); }
+#define v_load_part v_load_part
+static inline vf v_load_part(const char *from, size_t bytes) {
+    return svreinterpret_f32_u8(svld1_u8(svwhilelt_b8_u64(0, bytes), (const uint8_t *)from));
+}
+#define v_last_lanes v_last_lanes
+static inline vf v_last_lanes(vf x, int n) { return svcompact_f32(svnot_b_z(all_lanes(), svwhilelt_b32_s32(0, RAPT_VL - n)), x); }
 static inline void v_store(void *to, vf x) { svst1_u8(svptrue_b8(), to, svreinterpret_u8_f32(x)); }
 static inline vf v_set1(float x) { return svdup_n_f32(x); }
 static inline vf v_broadcast(const void *from) {

@@ -38,10 +38,7 @@ static inline bool has_subthreshold(vi folded) {
     const vi most = i_set1(0x10000 - 2 * LEAST_BF16);
     const vi lower = i_select(i_gt(i_and(folded, i_set1(0xffff)), most), i_set1(1), i_set1(0));
     const vi found = i_select(i_gt(i_shr(folded, 16), most), i_set1(1), lower);
-    uint32_t lanes[RAPT_VL], any = 0;
-    v_store(lanes, v_as_float(found));
-    UNROLLED(i, RAPT_VL) any |= lanes[i];
-    return any != 0;
+    return !v_all(v_lt(v_from_int(found), v_set1(1.0f)));
 }
 
 /* True if rows of this type and length can be multiplied where they lie: bf16, in whole steps. */
@@ -63,18 +60,18 @@ static void make_factors(float *row, int n) {
     for (int i = 0; i < n; i += RAPT_VL) v_store(row + i, bf16_factor(v_load(row + i)));
 }
 
-/* Copies n rows of at least two vectors of bf16 as factors, padded with zeros to ld. The last vector of a row ends with its last
- * element, and so repeats some of the vector before. */
+/* Copies n rows of bf16 as factors, padded with zeros to ld, which is whole steps. */
 static void copy_bf16_rows(uint16_t *to, size_t ld, const char *const *rows, int n, int elements) {
     enum { ELEMENTS = 2 * RAPT_VL };
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
         for (; i + ELEMENTS <= elements; i += ELEMENTS)
             v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
-        memset(to + i, 0, (ld - (size_t)i) * sizeof *to);
-        if (i == elements) continue;
-        i = elements - ELEMENTS;
-        v_store(to + i, v_as_float(flush_subthreshold_pairs(v_as_int(v_load(rows[r] + (size_t)i * sizeof *to)))));
+        for (; i < (int)ld; i += ELEMENTS) {
+            const size_t bytes = (size_t)rapt_max(0, elements - i) * sizeof *to;
+            const vi part = v_as_int(v_load_part(rows[r] + (size_t)i * sizeof *to, bytes));
+            v_store(to + i, v_as_float(flush_subthreshold_pairs(part)));
+        }
     }
 }
 
@@ -87,11 +84,11 @@ static RAPT_INLINE void store_bf16_factors(uint16_t *to, vf first, vf second) {
 }
 #endif
 
-/* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld. scales: null, or what each row
- * is multiplied by first. row: scratch for one row of f32, in whole vectors. */
+/* Copies n rows of any storage type as bf16 factors, `elements` of each, padded with zeros to ld, which is whole steps. scales:
+ * null, or what each row is multiplied by first. row: scratch for one row of f32, in whole vectors. */
 static RAPT_NOINLINE void copy_as_bf16(rapt_type type, uint16_t *to, size_t ld, const char *const *rows, int n, int elements,
                                        const float *scales, float *row) {
-    if (type == RAPT_BF16 && !scales && elements >= 2 * RAPT_VL) {
+    if (type == RAPT_BF16 && !scales) {
         copy_bf16_rows(to, ld, rows, n, elements);
         return;
     }

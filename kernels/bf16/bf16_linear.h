@@ -25,13 +25,14 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
         int channels = part_channels(p, part), whole = (int)whole_steps(channels);
         for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
             from[r] = weight_row(t, gate, rapt_min(out + (r < RAPT_PARTIAL_SUMS ? rapt_min(r, rows - 1) : r), p->out - 1), part);
-        if (!in_steps(type, channels)) {
+        if (type != RAPT_BF16) {
             copy_as_bf16(type, copy, (size_t)whole, from, RAPT_PARTIAL_SUMS, channels, NULL, s->row);
             for (int r = 0; r < RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD; r++)
                 from[r] = (const char *)(copy + (size_t)rapt_min(r, RAPT_PARTIAL_SUMS - 1) * (size_t)whole);
         }
-        multiply_bf16_keys((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, whole, s->x + part * RAPT_LINEAR_PART, whole_steps(p->in),
-                           part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums, RAPT_PARTIAL_SUMS);
+        multiply_bf16_keys((int)t->tokens, from, 0, RAPT_PARTIAL_SUMS, type == RAPT_BF16 ? channels : whole,
+                           s->x + part * RAPT_LINEAR_PART, whole_steps(p->in), part == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD, sums,
+                           RAPT_PARTIAL_SUMS);
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bf16 arithmetic with keys in lanes, a chunk at a time as in bf16_queries.h. Rows of K and V are multiplied where they lie if
- * they are bf16 and whole steps long, and V has no scales of tokens; else from a copy as bf16. Where they lie, they may have
+ * they are bf16, and V has no scales of tokens; else from a copy as bf16. Where they lie, they may have
  * subthreshold numbers, which must be flushed. These are rare, and a search before the product would wait for memory a second
  * time: each register tile looks for them while it multiplies, and if it has met one, it is computed again with flushing.
  * Included by keys_in_lanes.h. */
@@ -26,8 +26,8 @@ static void pack_bf16_rows(const rapt_problem *p, const row_scratch *s, int head
 }
 #endif
 
-/* Scores RAPT_VL keys against nr query rows. ACCUMULATE_ZERO overwrites s, ACCUMULATE_ADD adds to it. channels is a multiple of
- * RAPT_STEP; each 32-bit lane of a transposed vector of K holds two adjacent channels of one key.
+/* Scores RAPT_VL keys against nr query rows. ACCUMULATE_ZERO overwrites s, ACCUMULATE_ADD adds to it. Each 32-bit lane of a
+ * transposed vector of K holds two adjacent channels of one key. The last step may be partial; Q has 0 for its other channels.
  *
  * flush = false is the fast path: it assumes that K has no subthreshold number. If it meets one it returns false and leaves s
  * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. Replaceable. */
@@ -44,8 +44,10 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
         UNROLLED(r, nr) even[r] = odd[r] = v_set1(0.0f);
         for (int i = c; i < c + RAPT_STEP; i += 2 * RAPT_VL) {
             const size_t at = offset + (size_t)i * sizeof(uint16_t);
+            const int left = (channels - i) * (int)sizeof(uint16_t); /* bytes of the row */
             key_columns k;
-            read_line(&k, keys, at, nr);
+            if (left >= (int)sizeof(vf)) read_line(&k, keys, at, nr);
+            else read_part_of_line(&k, keys, at, (size_t)rapt_max(0, left));
             UNROLLED(j, RAPT_VL) {
                 const vi pairs = flush ? flush_subthreshold_pairs(k.dwords[j]) : k.dwords[j];
                 if (!flush) folded = i_fold_smallest_bf16(folded, pairs);
@@ -88,7 +90,7 @@ static RAPT_INLINE void score_bf16_tiles(const int nr, const char *const *keys, 
             score_bf16_flushed(nr, keys + g, offset, channels, q, ldq, mode, s + g, lds);
 }
 
-/* Scores n keys, a multiple of RAPT_VL, for any number of rows, from memory that has them as bf16 in whole steps. In linear
+/* Scores n keys, a multiple of RAPT_VL, for any number of rows, from memory that has them as bf16. In linear
  * layers the keys are rows of weights, and the rows are tokens. */
 static RAPT_NOINLINE void multiply_bf16_keys(int rows, const char *const *keys, size_t offset, int n, int channels,
                                              const float *q, size_t ldq, accumulate_mode mode, float *s, size_t lds) {
@@ -109,21 +111,20 @@ static void score_bf16_rows(const rapt_task *t, const row_scratch *s, int kv_hea
     const rapt_problem *p = t->problem;
     const size_t ldq = row_floats(p);
     const float *q = s->q + (size_t)(kv_head * rows) * ldq;
-    int channels = (int)whole_steps(p->d_k);
-    if (in_steps(p->k.type, p->d_k)) {
-        multiply_bf16_keys(rows, keys, offset, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+    if (p->k.type == RAPT_BF16) {
+        multiply_bf16_keys(rows, keys, offset, n, p->d_k, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
         return;
     }
     const char *copies[RAPT_BLOCK + RAPT_KEYS_AHEAD];
+    const size_t ld = whole_steps(p->d_k);
     uint16_t *copy = (uint16_t *)s->keys;
-    for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++)
-        copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * (size_t)channels);
-    for (int i = 0; i < n; i++, copy += channels) {
+    for (int i = 0; i < n + RAPT_KEYS_AHEAD; i++) copies[i] = (const char *)(copy + (size_t)rapt_min(i, n - 1) * ld);
+    for (int i = 0; i < n; i++, copy += ld) {
         const char *row = keys[i] + offset;
         prefetch_row(keys[i + RAPT_KEYS_AHEAD], offset, p->k_row);
-        copy_as_bf16(p->k.type, copy, (size_t)channels, &row, 1, p->d_k, NULL, s->row);
+        copy_as_bf16(p->k.type, copy, ld, &row, 1, p->d_k, NULL, s->row);
     }
-    multiply_bf16_keys(rows, copies, 0, n, channels, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
+    multiply_bf16_keys(rows, copies, 0, n, (int)ld, q, ldq, ACCUMULATE_ZERO, scores, RAPT_CHUNK);
 }
 #endif
 
@@ -219,15 +220,15 @@ typedef struct parity_keys {
 } parity_keys;
 
 /* Adds the value of the k-th of `keys`, times its weight in each row, to the sums of nr rows by nv vectors of pairs of channels,
- * sum[row * 2 * nv + 2 * vector + place in the pair]. Returns `folded` with the value's channels folded in (has_subthreshold), or
- * unchanged with flush. */
-static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
-                                     int ahead, vi folded, vf *sum) {
+ * sum[row * 2 * nv + 2 * vector + place in the pair]. If the vector is not `whole`, and there is one, V has only `bytes` bytes of
+ * it. Returns `folded` with the value's channels folded in (has_subthreshold), or unchanged with flush. */
+static RAPT_INLINE vi add_bf16_value(const bool flush, const bool whole, const int nv, const int nr, const parity_keys *keys,
+                                     int k, size_t offset, size_t bytes, int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vi pairs[4];
     vf b[8];
     UNROLLED(v, nv) {
-        pairs[v] = v_as_int(v_load(row + (size_t)v * sizeof(vf)));
+        pairs[v] = v_as_int(whole ? v_load(row + (size_t)v * sizeof(vf)) : v_load_part(row, bytes));
         if (flush) pairs[v] = flush_subthreshold_pairs(pairs[v]);
         else folded = i_fold_smallest_bf16(folded, pairs[v]);
         b[2 * v] = first_of_pairs(pairs[v]), b[2 * v + 1] = second_of_pairs(pairs[v]);
@@ -253,22 +254,22 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int n
 
 /* Adds one step of P V for nr rows and nv vectors of pairs of channels: O = O + (even keys + odd keys). A vector of V has
  * RAPT_VL pairs of adjacent channels, whose first ones go to one vector of O and whose second ones to the next. keys[0]: the even
- * keys; keys[1]: the odd ones. ahead: the prefetch distance of V, in keys of a parity.
+ * keys; keys[1]: the odd ones. whole and bytes: as of add_bf16_value. ahead: the prefetch distance of V, in keys of a parity.
  *
  * flush = false is the fast path: it assumes that V has no subthreshold number. If it meets one it returns false and leaves O
  * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
-static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const int nr, const parity_keys keys[2], size_t offset,
-                                        int ahead, float *o, size_t ldo) {
+static RAPT_INLINE bool bf16_value_tile(const bool flush, const bool whole, const int nv, const int nr, const parity_keys keys[2],
+                                        size_t offset, size_t bytes, int ahead, float *o, size_t ldo) {
     const int both = rapt_min(keys[0].count, keys[1].count); /* keys of both parities in turns, to read V about in its order */
     vi folded = i_set1(0);
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
     for (int k = 0; k < both; k++) {
-        folded = add_bf16_value(flush, nv, nr, &keys[0], k, offset, ahead, folded, even);
-        folded = add_bf16_value(flush, nv, nr, &keys[1], k, offset, ahead, folded, odd);
+        folded = add_bf16_value(flush, whole, nv, nr, &keys[0], k, offset, bytes, ahead, folded, even);
+        folded = add_bf16_value(flush, whole, nv, nr, &keys[1], k, offset, bytes, ahead, folded, odd);
     }
-    if (keys[0].count > both) folded = add_bf16_value(flush, nv, nr, &keys[0], both, offset, ahead, folded, even);
-    if (keys[1].count > both) folded = add_bf16_value(flush, nv, nr, &keys[1], both, offset, ahead, folded, odd);
+    if (keys[0].count > both) folded = add_bf16_value(flush, whole, nv, nr, &keys[0], both, offset, bytes, ahead, folded, even);
+    if (keys[1].count > both) folded = add_bf16_value(flush, whole, nv, nr, &keys[1], both, offset, bytes, ahead, folded, odd);
     if (!flush && has_subthreshold(folded)) return false;
     UNROLLED(r, nr)
         UNROLLED(v, 2 * nv) {
@@ -278,40 +279,52 @@ static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const in
     return true;
 }
 
-/* Adds one step of P V with flushing, for any number of vectors and rows, one by one: this is rare, so one instance is enough. */
-static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
+/* Adds one step of P V with flushing, for any number of channels and rows, a vector and a row at a time: this is rare, so one
+ * instance is enough. */
+static RAPT_NOINLINE void add_bf16_flushed(int channels, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                            size_t ldo) {
     for (int r = 0; r < rows; r++) {
         parity_keys of_row[2] = {keys[0], keys[1]};
         for (int parity = 0; parity < 2; parity++) of_row[parity].weights += (size_t)r * RAPT_CHUNK;
-        for (int v = 0; v < vectors; v++)
-            bf16_value_tile(true, 1, 1, of_row, offset + (size_t)v * sizeof(vf), ahead, o + (size_t)r * ldo + 2 * v * RAPT_VL,
-                            ldo);
+        for (int c = 0; c < channels; c += 2 * RAPT_VL) {
+            const size_t at = (size_t)c * sizeof(uint16_t), bytes = (size_t)(channels - c) * sizeof(uint16_t);
+            bf16_value_tile(true, false, 1, 1, of_row, offset + at, bytes < sizeof(vf) ? bytes : sizeof(vf), ahead,
+                            o + (size_t)r * ldo + c, ldo);
+        }
     }
 }
 
-/* Adds one step of P V for nr rows and all vectors of pairs, nv at a time and then one by one. Tiles that meet a subthreshold
- * number are computed again with flushing. */
+/* Adds a register tile of one step of P V: nr rows and nv whole vectors of pairs, or one with only `channels` channels. If it has
+ * met a subthreshold number, it is computed again with flushing. */
+static RAPT_INLINE void add_bf16_tile(const bool whole, const int nv, const int nr, const parity_keys keys[2], size_t offset,
+                                      int ahead, float *o, size_t ldo, int channels) {
+    if (!bf16_value_tile(false, whole, nv, nr, keys, offset, (size_t)channels * sizeof(uint16_t), ahead, o, ldo))
+        add_bf16_flushed(channels, nr, keys, offset, ahead, o, ldo);
+}
+
+/* Adds one step of P V for nr rows and all channels, nv vectors of pairs at a time, then one by one, and then what is left. */
 static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
-                                       size_t ldo, int vectors) {
-    for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += 2 * nv * RAPT_VL)
-        if (!bf16_value_tile(false, nv, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(nv, nr, keys, offset, ahead, o, ldo);
-    for (; vectors > 0; vectors--, offset += sizeof(vf), o += 2 * RAPT_VL)
-        if (!bf16_value_tile(false, 1, nr, keys, offset, ahead, o, ldo)) add_bf16_flushed(1, nr, keys, offset, ahead, o, ldo);
+                                       size_t ldo, int channels) {
+    enum { PAIRS = 2 * RAPT_VL };
+    for (; channels >= nv * PAIRS; channels -= nv * PAIRS, offset += (size_t)nv * sizeof(vf), o += nv * PAIRS)
+        add_bf16_tile(true, nv, nr, keys, offset, ahead, o, ldo, nv * PAIRS);
+    for (; channels >= PAIRS; channels -= PAIRS, offset += sizeof(vf), o += PAIRS)
+        add_bf16_tile(true, 1, nr, keys, offset, ahead, o, ldo, PAIRS);
+    if (channels > 0) add_bf16_tile(false, 1, nr, keys, offset, ahead, o, ldo, channels);
 }
 
 /* Adds one step of P V for n rows, as many at a time as have room in the registers for the sums of both parities: four where
  * RAPT_KEY_CHAINS is 8, else two. */
 static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_t offset, int ahead, float *o, size_t ldo,
-                                        int vectors, int n) {
+                                        int channels, int n) {
     parity_keys keys[2] = {even, odd};
     enum { MOST = RAPT_KEY_CHAINS / 2 };
     for (int now; n > 0; n -= now, o += (size_t)now * ldo) {
         now = rapt_min(n, MOST);
-        if (now == 4) add_bf16_pairs(1, 4, keys, offset, ahead, o, ldo, vectors);
-        else if (now == 3) add_bf16_pairs(1, 3, keys, offset, ahead, o, ldo, vectors);
-        else if (now == 2) add_bf16_pairs(MOST / 2, 2, keys, offset, ahead, o, ldo, vectors);
-        else add_bf16_pairs(MOST, 1, keys, offset, ahead, o, ldo, vectors);
+        if (now == 4) add_bf16_pairs(1, 4, keys, offset, ahead, o, ldo, channels);
+        else if (now == 3) add_bf16_pairs(1, 3, keys, offset, ahead, o, ldo, channels);
+        else if (now == 2) add_bf16_pairs(MOST / 2, 2, keys, offset, ahead, o, ldo, channels);
+        else add_bf16_pairs(MOST, 1, keys, offset, ahead, o, ldo, channels);
         for (int parity = 0; parity < 2; parity++) keys[parity].weights += (size_t)now * RAPT_CHUNK;
     }
 }
@@ -319,7 +332,7 @@ static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
+    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || p->v.type != RAPT_BF16;
     float scales[RAPT_BLOCK];
     const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from, whole = (int)whole_steps(p->d_v);
     size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;
@@ -341,7 +354,7 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
             (parity_keys){copy ? copied_rows[parity] : v->rows[parity] + first / 2, weights + first, (keys - skipped + 1) / 2};
     }
     add_bf16_rows(of[0], of[1], copy ? 0 : offset, copy ? 0 : RAPT_BF16_VALUES_AHEAD / 2, rows[0].chunk_state.o,
-                  (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0), whole / (2 * RAPT_VL), n);
+                  (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0), copy ? whole : p->d_v, n);
 }
 #endif
 
@@ -366,7 +379,7 @@ static void add_attended_row_bf16(const rapt_task *t, const row_scratch *s, int 
             if (!(attended >> n & 1)) continue;
             float *sums = s->sums + (size_t)(n % 2) * dv;
             uint16_t *const copy = (uint16_t *)s->values;
-            copy_as_bf16(p->v.type, copy, dv, values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);
+            copy_as_bf16(p->v.type, copy, whole_steps(p->d_v), values + n, 1, p->d_v, scaled ? scales + n : NULL, s->row);
             for (int c = 0; c < p->d_v; c += RAPT_VL)
                 v_store(sums + c, v_fma(v_set1(weights[n]), load_bf16((const char *)copy, c), v_load(sums + c)));
         }

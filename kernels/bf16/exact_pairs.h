@@ -26,17 +26,28 @@ static RAPT_INLINE vi negate_halves(vi x) {
     return i_or(i_and(x, i_set1(0x7fff7fff)), i_or(upper, lower));
 }
 
-/* Packs rows of Q as pairs, [channels / 2][TILE_ROWS], times q_factor, which is 1 or -1. channels: even, and at least those of a
- * vector; the last vector of a row ends with its last channel. Returns false if a number is subthreshold. */
+/* Returns the pairs of a row. Of an odd number of channels the last one makes a pair with 0, and adding 0 * 0 changes no sum:
+ * none is -0, since it begins with 0 and no product underflows. */
+static inline int pairs_of(int channels) { return (channels + 1) / 2; }
+
+/* Loads the vector of pairs of a row that begins with an even channel c, of which at most the last channel may be missing. */
+static RAPT_INLINE vi load_pairs(const char *row, int c, int channels) {
+    enum { CHANNELS = 2 * RAPT_VL };
+    const char *from = row + (size_t)c * sizeof(uint16_t);
+    return v_as_int(c + CHANNELS <= channels ? v_load(from) : v_load_part(from, (CHANNELS - 1) * sizeof(uint16_t)));
+}
+
+/* Packs rows of Q as pairs, [pairs][TILE_ROWS], times q_factor, which is 1 or -1. channels: at least those of a vector; the last
+ * vector of a row ends with its last pair. Returns false if a number is subthreshold. */
 static bool pack_query_pairs(float *q, const char *const *rows, int channels, int vectors, float q_factor) {
     enum { CHANNELS = 2 * RAPT_VL };
     vi folded = i_set1(0);
     for (int next = 0; next < channels; next += CHANNELS) {
-        const int c = rapt_min(next, channels - CHANNELS);
+        const int c = rapt_min(next, 2 * pairs_of(channels) - CHANNELS);
         for (int v = 0; v < vectors; v++) {
             vf pairs[RAPT_VL];
             for (int r = 0; r < RAPT_VL; r++) {
-                const vi x = v_as_int(v_load(rows[v * RAPT_VL + r] + (size_t)c * sizeof(uint16_t)));
+                const vi x = load_pairs(rows[v * RAPT_VL + r], c, channels);
                 folded = i_fold_smallest_bf16(folded, x);
                 pairs[r] = v_as_float(swap_halves(q_factor < 0.0f ? negate_halves(x) : x));
             }
@@ -53,15 +64,15 @@ static bool stage_key_pairs(float *to, size_t ld, const char *const *rows, int n
     vi folded = i_set1(0);
     for (int r = 0; r < n; r++, to += ld)
         for (int next = 0; next < channels; next += CHANNELS) {
-            const int c = rapt_min(next, channels - CHANNELS);
-            const vi x = v_as_int(v_load(rows[r] + (size_t)c * sizeof(uint16_t)));
+            const int c = rapt_min(next, 2 * pairs_of(channels) - CHANNELS);
+            const vi x = load_pairs(rows[r], c, channels);
             folded = i_fold_smallest_bf16(folded, x);
             v_store(to + c / 2, v_as_float(swap_halves(x)));
         }
     return !has_subthreshold(folded);
 }
 
-/* Converts queries that pack_query_pairs has packed to f32, [channels][TILE_ROWS]. */
+/* Converts queries that pack_query_pairs has packed to f32, [channels][TILE_ROWS], of an even number of channels. */
 static RAPT_NOINLINE void unpack_query_pairs(float *to, const float *q, int channels, int vectors) {
     for (int c = 0; c < channels; c += 2, q += TILE_ROWS, to += 2 * TILE_ROWS)
         for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {

@@ -17,32 +17,41 @@ typedef struct query_trailer {
     int32_t correction; /* added to each sum of int8 keys, to make up for DOT_BIAS */
 } query_trailer;
 
-/* Quantises a row of Q in place: its bytes, padded with 0 to a whole lane, then a query_trailer, and then, if K has groups, for
+/* Returns the floats of the bytes of a quantised row of Q, which fill whole vectors. */
+static inline int query_floats(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * RAPT_VL; }
+
+/* Quantises a row of Q in place: its bytes, padded with 0 to query_floats, then a query_trailer, and then, if K has groups, for
  * each group the correction of its sums, which makes up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
     vf factor;
     query_trailer trailer = {scale_of_query(q, channels, &factor), 0};
-    int8_t bytes[RAPT_MAX_HEAD_DIM + RAPT_VL] = {0};
+    int8_t bytes[RAPT_MAX_HEAD_DIM + VECTOR_BYTES] = {0};
     for (int c = 0; c < channels; c += RAPT_VL) {
         int32_t n[RAPT_VL];
         v_store(n, v_as_float(nearest_int(v_mul(v_load(q + c), factor), v_set1(128.0f))));
         for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (int8_t)n[j];
     }
     for (int c = 0; c < channels; c++) trailer.correction -= DOT_BIAS * bytes[c];
-    memcpy(q, bytes, (size_t)dot_lanes(channels) * sizeof *q);
-    memcpy(q + dot_lanes(channels), &trailer, sizeof trailer);
+    memcpy(q, bytes, (size_t)query_floats(channels) * sizeof *q);
+    memcpy(q + query_floats(channels), &trailer, sizeof trailer);
     for (int g = 0; g < groups && groups * RAPT_GROUP == channels; g++) {
         int32_t correction = 0;
         for (int c = g * RAPT_GROUP; c < (g + 1) * RAPT_GROUP; c++) correction -= DOT_BIAS * bytes[c];
-        memcpy(q + dot_lanes(channels) + sizeof trailer / sizeof *q + g, &correction, sizeof correction);
+        memcpy(q + query_floats(channels) + sizeof trailer / sizeof *q + g, &correction, sizeof correction);
     }
 }
 
-/* Adds the products of VECTOR_BYTES channels of DOT_KEYS keys and nr rows of Q to acc. */
-static RAPT_INLINE void add_key_dots(const int nr, const char *const *keys, size_t offset, const float *q, size_t ldq,
-                                     vi acc[][DOT_KEYS]) {
+/* Adds the products of VECTOR_BYTES channels of DOT_KEYS keys and nr rows of Q to acc. If not all of them are `whole`, the keys
+ * have only the first `bytes` ones, and Q has 0 for the others. */
+static RAPT_INLINE void add_key_dots(const int nr, const bool whole, const char *const *keys, size_t offset, size_t bytes,
+                                     const float *q, size_t ldq, vi acc[][DOT_KEYS]) {
     vi k[DOT_KEYS];
-    UNROLLED(j, DOT_KEYS) k[j] = i_xor(v_as_int(v_load(keys[j] + offset)), i_set1((int32_t)0x80808080));
+    UNROLLED(j, DOT_KEYS) {
+        const char *from = keys[j] + offset;
+        k[j] = i_xor(v_as_int(whole ? v_load(from) : v_load_part(from, bytes)), i_set1((int32_t)0x80808080));
+        prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset); /* requested twice, since the CPU may drop a prefetch */
+        prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset);
+    }
     UNROLLED(r, nr) {
         vi row = v_as_int(v_load(q + r * ldq));
         UNROLLED(j, DOT_KEYS) acc[r][j] = i_dot(acc[r][j], k[j], row);
@@ -58,25 +67,14 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
         vi acc[DOT_ROWS][DOT_KEYS];
         UNROLLED(r, nr)
             UNROLLED(j, DOT_KEYS) acc[r][j] = i_set1(0);
-        for (int i = 0; i < whole; i += VECTOR_BYTES) {
-            add_key_dots(nr, keys, offset + (size_t)i, q + i / RAPT_DOT, ldq, acc);
-            for (int j = 0; j < DOT_KEYS; j++) { /* requested twice, since the CPU may drop a prefetch */
-                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD / 2], offset + (size_t)i);
-                prefetch(keys[j + RAPT_BYTE_KEYS_AHEAD], offset + (size_t)i);
-            }
-        }
-        if (rest) {
-            char part[DOT_KEYS][VECTOR_BYTES];
-            const char *parts[DOT_KEYS];
-            memset(part, DOT_BIAS, sizeof part); /* add_key_dots turns these bytes into 0 */
-            for (int j = 0; j < DOT_KEYS; j++) parts[j] = memcpy(part[j], keys[j] + offset + whole, (size_t)rest);
-            add_key_dots(nr, parts, 0, q + whole / RAPT_DOT, ldq, acc);
-        }
+        for (int i = 0; i < whole; i += VECTOR_BYTES)
+            add_key_dots(nr, true, keys, offset + (size_t)i, VECTOR_BYTES, q + i / RAPT_DOT, ldq, acc);
+        if (rest) add_key_dots(nr, false, keys, offset + (size_t)whole, (size_t)rest, q + whole / RAPT_DOT, ldq, acc);
         UNROLLED(r, nr) sums[r][g] = i_sum_within(acc[r]);
     }
     UNROLLED(r, nr) {
         query_trailer trailer;
-        memcpy(&trailer, q + r * ldq + dot_lanes(channels), sizeof trailer);
+        memcpy(&trailer, q + r * ldq + query_floats(channels), sizeof trailer);
         vi sum = i_add(i_sum_across(sums[r]), i_set1(trailer.correction));
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(trailer.scale), v_set1(0.0f)));
     }
@@ -143,20 +141,15 @@ static RAPT_INLINE void int8_value_tile(const int nr, const char *const *values,
     vi acc[DOT_ROWS * RAPT_DOT];
     UNROLLED(a, nr * RAPT_DOT) acc[a] = i_set1(0);
     for (int n = 0; n < quads; n++) {
-        const char *rows[RAPT_DOT];
-        char part[RAPT_DOT][VECTOR_BYTES];
+        vf rows[RAPT_DOT];
         UNROLLED(e, RAPT_DOT) {
             const char *const *at = values + n * RAPT_DOT + e;
-            rows[e] = *at + offset;
+            rows[e] = channels == VECTOR_BYTES ? v_load(*at + offset) : v_load_part(*at + offset, (size_t)channels);
             prefetch(at[RAPT_BLOCK / 2], offset); /* requested twice, since the CPU may drop a prefetch */
             prefetch(at[RAPT_BLOCK], offset);
-            if (channels == VECTOR_BYTES) continue;
-            memset(part[e], 0, VECTOR_BYTES);
-            memcpy(part[e], rows[e], (size_t)channels);
-            rows[e] = part[e];
         }
         vi v[RAPT_DOT];
-        i_load_quads(v, rows);
+        i_quads(v, rows);
         UNROLLED(r, nr) {
             vi weights = v_as_int(v_broadcast(p + r * ldp + n * RAPT_DOT));
             UNROLLED(i, RAPT_DOT) acc[r * RAPT_DOT + i] = i_dot(acc[r * RAPT_DOT + i], weights, v[i]);
@@ -266,7 +259,8 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
     UNROLLED(r, nr) t[r] = v_set1(0.0f);
     for (int g = 0; g < groups; g++) {
         vi acc[DOT_ROWS];
-        UNROLLED(r, nr) acc[r] = v_as_int(v_broadcast(q + r * ldq + dot_lanes(channels) + sizeof(query_trailer) / sizeof *q + g));
+        UNROLLED(r, nr)
+            acc[r] = v_as_int(v_broadcast(q + r * ldq + query_floats(channels) + sizeof(query_trailer) / sizeof *q + g));
         UNROLLED(i, depth) {
             vi lanes = v_as_int(v_load(k->lanes + (size_t)(g * depth + i) * RAPT_VL));
             UNROLLED(r, nr) acc[r] = i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
@@ -275,7 +269,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         UNROLLED(r, nr) t[r] = v_fma(v_from_int(acc[r]), scales, t[r]);
     }
     UNROLLED(r, nr)
-        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + dot_lanes(channels)), v_set1(0.0f)));
+        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + query_floats(channels)), v_set1(0.0f)));
 }
 
 /* Scores n keys of K with groups as score_rows_dots does those of int8. memory: room for what lay_out_group_keys lays out. */
@@ -346,10 +340,10 @@ static RAPT_INLINE void group_value_tile(const int nr, const int ng, const uint8
     UNROLLED(r, nr)
         UNROLLED(i, ng * HALVES) acc[r * RAPT_DOT + i] = i_set1(weights[r * ldw + i / HALVES].correction);
     for (int n = 0; n < quads; n++) {
-        const char *rows[RAPT_DOT];
-        UNROLLED(e, RAPT_DOT) rows[e] = (const char *)values + (size_t)(n * RAPT_DOT + e) * ld;
+        vf rows[RAPT_DOT];
+        UNROLLED(e, RAPT_DOT) rows[e] = v_load(values + (size_t)(n * RAPT_DOT + e) * ld);
         vi v[RAPT_DOT];
-        i_load_quads(v, rows);
+        i_quads(v, rows);
         UNROLLED(r, nr)
             UNROLLED(g, ng) {
                 vi some = v_as_int(v_broadcast(weights[r * ldw + g].bytes + n * RAPT_DOT));

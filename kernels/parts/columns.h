@@ -2,6 +2,23 @@
 /* Reading K with keys in lanes. Vectors of K are transposed before they are converted to f32: a column has four bytes of each of
  * RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h. */
 
+/* Loads `bytes` bytes, at most a vector's, and 0 for the rest of the vector. Replaceable. */
+#ifndef v_load_part
+static inline vf v_load_part(const char *from, size_t bytes) {
+    /* Copies its beginning and its end, which overlap, in one of a few sizes: memcpy of any size would be a call. */
+    char part[sizeof(vf)] = {0};
+    const char *const end = from + bytes;
+    if (bytes >= sizeof part) return v_load(from);
+    if (sizeof part > 32 && bytes >= 32) memcpy(part, from, 32), memcpy(part + bytes - 32, end - 32, 32);
+    else if (sizeof part > 16 && bytes >= 16) memcpy(part, from, 16), memcpy(part + bytes - 16, end - 16, 16);
+    else if (sizeof part > 8 && bytes >= 8) memcpy(part, from, 8), memcpy(part + bytes - 8, end - 8, 8);
+    else if (sizeof part > 4 && bytes >= 4) memcpy(part, from, 4), memcpy(part + bytes - 4, end - 4, 4);
+    else if (bytes >= 2) memcpy(part, from, 2), memcpy(part + bytes - 2, end - 2, 2);
+    else if (bytes == 1) *part = *from;
+    return v_load(part);
+}
+#endif
+
 /* One step of RAPT_VL rows, row r in lane r. Of an element type it is the next RAPT_VL dwords of each row; of a type with groups,
  * one group of each row, with the scale, and the least value where there is one, that its elements share. */
 typedef struct key_columns {
@@ -50,6 +67,14 @@ static RAPT_INLINE void read_line(key_columns *c, const char *const *rows, size_
         v_transpose(line);
     }
     (void)nr;
+    UNROLLED(i, RAPT_VL) c->dwords[i] = v_as_int(line[i]);
+}
+
+/* Reads RAPT_VL columns as read_line does, of rows that have only `bytes` bytes, and 0 after them. */
+static RAPT_INLINE void read_part_of_line(key_columns *c, const char *const *rows, size_t offset, size_t bytes) {
+    vf line[RAPT_VL];
+    UNROLLED(i, RAPT_VL) line[i] = v_load_part(rows[i] + offset, bytes);
+    v_transpose(line);
     UNROLLED(i, RAPT_VL) c->dwords[i] = v_as_int(line[i]);
 }
 

@@ -55,9 +55,9 @@ typedef struct row_scratch {
 } row_scratch;
 
 /* Returns the distance from one row of row_scratch.q to the next, in floats: d_k, rounded up to whole cache lines, or in bf16
- * arithmetic to whole steps. In integer arithmetic without RAPT_FEW_DOTS a row ends with its scale. */
+ * arithmetic to whole steps. In integer arithmetic a row ends with its scale, or what else quantise_query writes. */
 static inline size_t row_floats(const rapt_problem *p) {
-    return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k + (INTEGER && !RAPT_FEW_DOTS));
+    return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k + (!INTEGER ? 0 : RAPT_FEW_DOTS ? RAPT_VL : 1));
 }
 
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
@@ -107,9 +107,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* Stages channels [first, end) of RAPT_VL rows, transposed, as the last of the columns of a step: channel end - 1 is its last
- * column. What comes before channel `first` is undefined. */
-typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int first, int end);
+/* Stages the step of RAPT_VL rows that ends with channel end - 1, transposed. */
+typedef void stage_key_rest(float *to, const char *const *keys, size_t offset, int end);
 
 /* How rows of K are read. */
 typedef struct key_format {
@@ -119,6 +118,9 @@ typedef struct key_format {
     read_step_word *read;       /* reads a step of RAPT_VL rows */
     column_word *column;        /* converts element i of each dword: one channel of RAPT_VL rows */
 } key_format;
+
+/* Returns the channels of a step. */
+static RAPT_INLINE int step_channels(const key_format k) { return step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group; }
 
 /* Computes the scores of ng vectors of keys for nr rows of Q, s[r][key] = sum over channels of q[r][i] * k[key][i], in a register
  * tile whose accumulators are
@@ -158,7 +160,7 @@ static RAPT_INLINE void prefetch_for_channel(const key_format k, const int toget
 static RAPT_INLINE void score_step(const key_format k, const int ng, const int nr, const char *const *keys, size_t at, int i,
                                    const float *q, size_t ldq, vf *acc) {
     enum { RUN = 8 }; /* RAPT_UNROLL unrolls at most 16 iterations; a step may have more channels, so two loops are nested */
-    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
+    const int step = step_channels(k);
     const int in_dword = elements_of_dword(k.type);
     /* Cache types are unrolled only in part, for code size. With 16 lanes, 8 channels at a time: whole steps would take 120 KB
      * more and are as fast (0.98 to 1.03 times). With fewer lanes, 16 at a time: 8 would save 34 KB and are up to 5 % slower;
@@ -192,19 +194,18 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
 /* Adds the products of the channels from `whole` on, which are fewer than a step. */
 static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int whole, int channels, const float *q, size_t ldq, vf *acc) {
-    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group;
-    UNROLLED(g, ng) {
-        float columns[4 * RAPT_VL * RAPT_VL];
-        const float *column = columns + (step - (channels - whole)) * RAPT_VL;
-        k.stage_rest(columns, keys + g * RAPT_VL, offset, whole, channels);
-        for (int c = whole; c < channels; c++, column += RAPT_VL)
-            UNROLLED(r, nr) acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), v_load(column), acc[g * nr + r]);
-    }
+    float columns[RAPT_PARTIAL_SUMS / RAPT_VL * 2][4 * RAPT_VL * RAPT_VL]; /* of as many vectors as score_keys_as takes */
+    UNROLLED(g, ng) k.stage_rest(columns[g], keys + g * RAPT_VL, offset, channels);
+    for (int c = whole, at = (step_channels(k) - (channels - whole)) * RAPT_VL; c < channels; c++, at += RAPT_VL)
+        UNROLLED(g, ng) {
+            const vf x = v_load(columns[g] + at);
+            UNROLLED(r, nr) acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), x, acc[g * nr + r]);
+        }
 }
 
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s) {
-    const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_size / k.bytes * k.group;
+    const int step_size = step_bytes(k.type, k.group, k.bytes), step = step_channels(k);
     int whole = channels - channels % step, part = rapt_score_part(channels), i = 0;
     for (int first = 0; first < channels; first += part) {
         vf acc[8];
@@ -238,35 +239,41 @@ static RAPT_INLINE void score_keys_as(const key_format k, const int nr, const ch
         for (; g < n; g += RAPT_VL) score_tile(k, 1, nr, keys + g, offset, channels, q, ldq, s + g);
 }
 
-/* Stages the rest of rows of one type (stage_key_rest): by reading the step that ends with the last channel, or if a row has less
- * than a step, as stage_columns does. */
-static RAPT_INLINE void stage_rest_as(const key_format k, load_channels *load, float *to, const char *const *keys, size_t offset,
-                                      int first, int end) {
+/* Stages the rest of rows of one type (stage_key_rest). */
+static RAPT_INLINE void stage_rest_as(const key_format k, float *to, const char *const *keys, size_t offset, int end) {
     enum { RUN = 8 }; /* as in score_step */
-    const int step = step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group, in_dword = elements_of_dword(k.type);
-    if (k.group == 1 && end >= step) {
-        key_columns c;
-        k.read(&c, keys, offset + (size_t)(end - step) * (size_t)k.bytes, 1);
-        for (int from = 0; from < step; from += RUN)
-            UNROLLED(j, RUN) {
-                if (j >= step) continue;
-                v_store(to + (from + j) * RAPT_VL, k.column(&c, c.dwords[from / in_dword + j / in_dword], j % in_dword));
-            }
-        return;
-    }
-    const char *rows[RAPT_VL];
-    for (int j = 0; j < RAPT_VL; j++) rows[j] = keys[j] + offset;
-    stage_columns_as(load, (size_t)k.bytes, to + (step - (end - first)) * RAPT_VL, RAPT_VL, rows, RAPT_VL, first, end - first);
+    const int step = step_channels(k), in_dword = elements_of_dword(k.type);
+    key_columns c;
+    k.read(&c, keys, offset + (size_t)end * (size_t)k.bytes - (size_t)step_bytes(k.type, k.group, k.bytes), 1);
+    for (int from = 0; from < step; from += RUN)
+        UNROLLED(j, RUN) {
+            if (j >= step) continue;
+            v_store(to + (from + j) * RAPT_VL, k.column(&c, c.dwords[from / in_dword + j / in_dword], j % in_dword));
+        }
 }
 
-/* Defines stage_rest_f32, stage_rest_q4_0 and so on: the stage_key_rest of each type. */
+/* Defines stage_rest_f32, stage_rest_f16 and so on: the stage_key_rest of each type, of which those with groups have none. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
-    static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int first, int end) {       \
+    static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int end) {                  \
         const key_format k = {name, group, bytes, NULL, read_##suffix, v_column_##suffix};                                       \
-        stage_rest_as(k, load_##suffix, to, keys, offset, first, end);                                                           \
+        if (group == 1) stage_rest_as(k, to, keys, offset, end);                                                                 \
     }
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+
+/* Copies of n rows of K that have less than a step: each ends where a step of step_size bytes ends. */
+typedef struct short_rows {
+    const char *keys[RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD]; /* their addresses, and those that are prefetched */
+    char steps[RAPT_BLOCK * sizeof(vf) + sizeof(vf)];
+} short_rows;
+
+static RAPT_NOINLINE void copy_short_rows(short_rows *to, const char *const *keys, size_t offset, int n, size_t bytes,
+                                          size_t step_size) {
+    char *const first = to->steps + step_size - bytes;
+    for (int i = 0; i < RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD; i++) to->keys[i] = first + (size_t)rapt_min(i, n - 1) * step_size;
+    /* A row is followed by zeros, which the next one overwrites. */
+    for (int i = 0; i < n; i++) v_store(first + (size_t)i * step_size, v_load_part(keys[i] + offset, bytes));
+}
 
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
  * number of rows. */
@@ -274,6 +281,12 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
         const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                        \
+        const int step_size = step_bytes(name, group, bytes), row_size = channels * (bytes);                                     \
+        short_rows copies;                                                                                                       \
+        if (group == 1 && row_size < step_size) {                                                                                \
+            copy_short_rows(&copies, keys, offset, n, (size_t)row_size, (size_t)step_size);                                      \
+            keys = copies.keys, offset = 0;                                                                                      \
+        }                                                                                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
         for (; rows >= 4; rows -= 4, q += 4 * ldq, s += 4 * RAPT_CHUNK)                                                          \

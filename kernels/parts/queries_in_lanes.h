@@ -77,7 +77,7 @@ static size_t lay_out_lanes(const rapt_problem *p, float *memory, lane_scratch *
                               .row = carve(memory, &used, (dk > dv ? dk : dv) + RAPT_STEP),
                               .even = carve(memory, &used, BF16 ? (size_t)rapt_max(RAPT_BLOCK, p->d_v + 1) * TILE_ROWS : 0),
                               .rows = carve(memory, &used, RAPT_VL * dv),
-                              .as_f32 = carve(memory, &used, has_pairs(p) ? (size_t)p->d_k * TILE_ROWS : 0)};
+                              .as_f32 = carve(memory, &used, has_pairs(p) ? 2 * (size_t)pairs_of(p->d_k) * TILE_ROWS : 0)};
     if (INTEGER) {
         size_t keys = (size_t)(RAPT_BLOCK * integer_groups(p->k.type, p->d_k)),
                of_values = (size_t)(RAPT_BLOCK * integer_groups(p->v.type, p->d_v));
@@ -520,7 +520,7 @@ static void score_lanes(const rapt_problem *p, const query_tile *tile, const lan
                             .ks = COPIES * sizeof(float),
                             .b = (const char *)(queries + (size_t)(c / of_float) * TILE_ROWS),
                             .ldb = TILE_ROWS * sizeof(float),
-                            .depth = rapt_min(part, p->d_k - c) / of_float,
+                            .depth = (rapt_min(part, p->d_k - c) + of_float - 1) / of_float,
                             .mode = c == 0 ? ACCUMULATE_ZERO : ACCUMULATE_ADD_SEPARATE,
                             .queue = &b->next_keys};
         if (b->paired) p->pair_product(&o, end - first, tile->vectors);

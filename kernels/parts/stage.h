@@ -31,6 +31,16 @@ static inline bool of_elements(rapt_type type) {
     }
 }
 
+/* Returns the last n lanes of x as its first ones, and 0 in the others. n is at least 1. Replaceable. */
+#ifndef v_last_lanes
+static RAPT_INLINE vf v_last_lanes(vf x, int n) {
+    float lanes[2 * RAPT_VL];
+    v_store(lanes, x);
+    v_store(lanes + RAPT_VL, v_set1(0.0f));
+    return v_load(lanes + RAPT_VL - n);
+}
+#endif
+
 /* Loads n channels at `from`, at most RAPT_VL, and 0 for the rest of the vector. bytes: of a channel. */
 static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
     char part[RAPT_VL * 4] = {0};
@@ -39,14 +49,10 @@ static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *f
 }
 
 /* Loads channels [at, at + n) of a row, n at most RAPT_VL, and 0 for the rest of the vector. If as many channels come before
- * their end as a vector has, that vector is loaded, and shifted by way of memory: load_part calls memcpy, which takes several
- * times as long. */
+ * their end as a vector has, that vector is loaded: load_part calls memcpy, which takes several times as long. */
 static RAPT_INLINE vf load_last(load_channels *load, size_t bytes, const char *row, int at, int n) {
-    float last[2 * RAPT_VL];
     if (RAPT_VL > 1 && at + n < RAPT_VL) return load_part(load, bytes, row + (size_t)at * bytes, n);
-    v_store(last, load(row, at + n - RAPT_VL));
-    v_store(last + RAPT_VL, v_set1(0.0f));
-    return v_load(last + RAPT_VL - n);
+    return v_last_lanes(load(row, at + n - RAPT_VL), n);
 }
 
 /* Writes a square, transposed: to[i][r] = rows[r][channel + i] for i and r below RAPT_VL. ld: floats from to[i] to to[i + 1].

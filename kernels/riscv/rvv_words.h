@@ -46,6 +46,11 @@ static inline vf v_as_float(vi x) { return __riscv_vreinterpret_v_u32m1_f32m1(x)
 
 /* Loads and stores bytes, because a CPU may refuse elements that are not aligned. */
 static inline vf v_load(const void *from) { return v_as_float(as_lanes(__riscv_vle8_v_u8m1(from, 4 * RAPT_VL))); }
+#define v_load_part v_load_part
+static inline vf v_load_part(const char *from, size_t bytes) {
+    const vuint8m1_t zero = __riscv_vmv_v_x_u8m1(0, 4 * RAPT_VL);
+    return v_as_float(as_lanes(__riscv_vle8_v_u8m1_tu(zero, (const uint8_t *)from, bytes)));
+}
 static inline void v_store(void *to, vf x) { __riscv_vse8_v_u8m1(to, as_bytes(v_as_int(x)), 4 * RAPT_VL); }
 static inline vf v_set1(float x) { return __riscv_vfmv_v_f_f32m1(x, RAPT_VL); }
 static inline vf v_broadcast(const void *from) {

@@ -36,6 +36,22 @@ typedef __m256 vf, vm;
 typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i, since gcc 12 copies accumulators that change their type */
 
 static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
+#define v_load_part v_load_part
+static inline vf v_load_part(const char *from, size_t bytes) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), whole = _mm256_set1_epi32((int)(bytes / 4));
+    const __m256i lanes = _mm256_maskload_epi32((const void *)from, _mm256_cmpgt_epi32(whole, lane));
+    uint32_t rest = 0; /* the bytes of a lane that is not whole */
+    if (bytes & 2) rest = (uint32_t)(uint8_t)from[bytes & ~(size_t)3] | (uint32_t)(uint8_t)from[(bytes & ~(size_t)3) + 1] << 8;
+    if (bytes & 1) rest |= (uint32_t)(uint8_t)from[bytes - 1] << 8 * (bytes & 2);
+    const __m256i last = _mm256_and_si256(_mm256_cmpeq_epi32(whole, lane), _mm256_set1_epi32((int)rest));
+    return _mm256_castsi256_ps(_mm256_or_si256(lanes, last));
+}
+#define v_last_lanes v_last_lanes
+static inline vf v_last_lanes(vf x, int n) {
+    static const int32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1};
+    const __m256i from = _mm256_loadu_si256((const void *)(numbers + 8 - n));
+    return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srai_epi32(from, 31)), _mm256_permutevar8x32_ps(x, from));
+}
 static inline void v_store(void *to, vf x) { _mm256_storeu_ps(to, x); }
 static inline vf v_set1(float x) { return _mm256_set1_ps(x); }
 static inline vf v_broadcast(const void *from) {

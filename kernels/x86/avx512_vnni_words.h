@@ -25,11 +25,11 @@ static inline vi i_sum_across(const vi x[4]) {
 
 /* Sets lane i % 16 of out[i / 16] to byte i of each of the four rows: moves dword n of a row to quarter n % 4, in which unpacking
  * twice puts the bytes of the rows side by side. */
-static inline __attribute__((always_inline)) void i_load_quads(vi out[4], const char *const *rows) {
+static inline __attribute__((always_inline)) void i_quads(vi out[4], const vf rows[4]) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512i r[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) r[i] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512((const void *)rows[i]));
+    for (int i = 0; i < 4; i++) r[i] = _mm512_permutexvar_epi32(order, (__m512i)rows[i]);
     __m512i low = _mm512_unpacklo_epi8(r[0], r[1]), high = _mm512_unpackhi_epi8(r[0], r[1]);
     __m512i low2 = _mm512_unpacklo_epi8(r[2], r[3]), high2 = _mm512_unpackhi_epi8(r[2], r[3]);
     out[0] = (vi)_mm512_unpacklo_epi16(low, low2);

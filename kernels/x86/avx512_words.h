@@ -40,6 +40,13 @@ typedef int32_t vi __attribute__((vector_size(64))); /* not __m512i, since gcc 1
 typedef __mmask16 vm;
 
 static inline vf v_load(const void *from) { return _mm512_loadu_ps(from); }
+#define v_load_part  v_load_part
+#define v_last_lanes v_last_lanes
+static inline vf v_load_part(const char *from, size_t bytes) {
+    const __mmask64 mask = bytes < 64 ? (UINT64_C(1) << bytes) - 1 : ~UINT64_C(0);
+    return (vf)_mm512_maskz_loadu_epi8(mask, from);
+}
+static inline vf v_last_lanes(vf x, int n) { return _mm512_maskz_compress_ps((__mmask16)(0xffffu << (16 - n)), x); }
 static inline void v_store(void *to, vf x) { _mm512_storeu_ps(to, x); }
 static inline vf v_set1(float x) { return _mm512_set1_ps(x); }
 static inline vf v_broadcast(const void *from) {

@@ -167,19 +167,25 @@ static void pack_bf16_query_rows(float *q, const char *const *rows, int channels
         }
 }
 
+/* Loads the step of a row of bf16 that begins with element c, and 0 for what the row does not have. */
+static RAPT_INLINE vi load_line(const char *row, int c, int elements) {
+    const char *from = row + (size_t)c * sizeof(uint16_t);
+    return v_as_int(c + RAPT_STEP <= elements ? v_load(from) : v_load_part(from, (size_t)(elements - c) * sizeof(uint16_t)));
+}
+
 /* Writes one row of K, or of weights, as chain pairs. Subthreshold numbers are rare, so rows in whole steps are written as they
  * are and searched on the way. Returns `folded` with the row folded in (has_subthreshold). row: scratch for a row of f32, in
  * whole vectors. */
 static RAPT_INLINE vi stage_row_of_chains(rapt_type type, float *to, const char *from, int channels, float *row, vi folded) {
     enum { MOST = RAPT_MAX_HEAD_DIM > RAPT_LINEAR_PART ? RAPT_MAX_HEAD_DIM : RAPT_LINEAR_PART };
     uint16_t copy[MOST];
-    const int whole = (int)whole_steps(channels);
-    if (!in_steps(type, channels)) {
-        copy_as_bf16(type, copy, (size_t)whole, &from, 1, channels, NULL, row);
+    if (type != RAPT_BF16) {
+        copy_as_bf16(type, copy, whole_steps(channels), &from, 1, channels, NULL, row);
         from = (const char *)copy;
+        channels = (int)whole_steps(channels);
     }
-    for (int c = 0; c < whole; c += RAPT_STEP) {
-        const vi line = v_as_int(v_load(from + (size_t)c * sizeof *copy));
+    for (int c = 0; c < channels; c += RAPT_STEP) {
+        const vi line = load_line(from, c, channels);
         v_store(to + c / 2, v_as_float(i_chain_pairs(line)));
         folded = i_fold_smallest_bf16(folded, line);
     }
@@ -217,7 +223,8 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
     const size_t whole = whole_steps(p->d_v), ld = ld_values(p);
     uint16_t *const copies = (uint16_t *)weights_at(p, s);
     find_rows(rows, t, t->v, &p->v, b, b->first, b->end);
-    const bool in_place = in_steps(p->v.type, p->d_v) && !scales;
+    const bool in_place = p->v.type == RAPT_BF16 && !scales;
+    const int channels = in_place ? p->d_v : (int)whole;
     for (int step = b->first / RAPT_STEP * RAPT_STEP; step < b->end; step += RAPT_STEP) {
         float *to = s->values + (size_t)((b->number % RAPT_CHUNK + step) / RAPT_STEP) * STEP_PAIRS;
         const char *from[RAPT_STEP];
@@ -236,7 +243,7 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
             for (bool flush = false;; flush = true) {
                 for (int j = 0; j < STEP_PAIRS; j++) {
                     const int key = j / 2 * 4 + j % 2;
-                    vi x = v_as_int(v_load(from[key] + (size_t)c * 2)), y = v_as_int(v_load(from[key + 2] + (size_t)c * 2));
+                    vi x = load_line(from[key], c, channels), y = load_line(from[key + 2], c, channels);
                     if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
                     else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
                     even[j] = v_as_float(i_or(i_shl(x, 16), i_and(y, low)));
@@ -343,8 +350,12 @@ static RAPT_INLINE bool score_bf16_tile(const bool flush, const int nr, const ch
     for (int c = 0; c < channels; c += RAPT_STEP) {
         const size_t at = offset + (size_t)c * sizeof(uint16_t);
         vf even[4], odd[4], pairs[STEP_PAIRS];
+        if (c + RAPT_STEP <= channels)
+            UNROLLED(j, RAPT_VL) pairs[j] = v_load(keys[j] + at);
+        else
+            UNROLLED(j, RAPT_VL) pairs[j] = v_load_part(keys[j] + at, (size_t)(channels - c) * sizeof(uint16_t));
         UNROLLED(j, RAPT_VL) {
-            vi line = v_as_int(v_load(keys[j] + at));
+            vi line = v_as_int(pairs[j]);
             if (flush) line = flush_subthreshold_pairs(line);
             else folded = i_fold_smallest_bf16(folded, line);
             pairs[j] = v_as_float(i_chain_pairs(line));
@@ -379,9 +390,10 @@ typedef struct step_values {
 } step_values;
 
 /* Adds one step of P V for nr rows and nv lines of 32 channels, which begin `at` bytes after the addresses of the rows of V. The
- * even channels of a line go to one vector of O, the odd ones to the next. flush: as in score_bf16_tile. */
-static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int nr, const step_values *v, const float *weights,
-                                     size_t at, float *o, size_t ldo) {
+ * even channels of a line go to one vector of O, the odd ones to the next. If the line is not `whole`, and there is one, V has
+ * only `bytes` bytes of it. flush: as in score_bf16_tile. */
+static RAPT_INLINE bool chain_values(const bool flush, const bool whole, const int nv, const int nr, const step_values *v,
+                                     const float *weights, size_t at, size_t bytes, float *o, size_t ldo) {
     const vi low = i_set1(0xffff), high = i_set1(INT32_MIN >> 15);
     vi folded = i_set1(0);
     vf even[2][8], odd[2][8]; /* [chain][row, line]: the sums of even channels and of odd ones */
@@ -392,7 +404,8 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
             const char *const *rows = v->rows[chain] + 2 * j, *const *later = rows + v->ahead;
             UNROLLED(l, nv) {
                 const size_t of_line = at + (size_t)l * sizeof(vf);
-                vi x = v_as_int(v_load(rows[0] + of_line)), y = v_as_int(v_load(rows[1] + of_line));
+                vi x = v_as_int(whole ? v_load(rows[0] + of_line) : v_load_part(rows[0] + of_line, bytes));
+                vi y = v_as_int(whole ? v_load(rows[1] + of_line) : v_load_part(rows[1] + of_line, bytes));
                 if (flush) x = flush_subthreshold_pairs(x), y = flush_subthreshold_pairs(y);
                 else folded = i_fold_smallest_bf16(i_fold_smallest_bf16(folded, x), y);
                 prefetch(later[0], of_line);
@@ -416,30 +429,41 @@ static RAPT_INLINE bool chain_values(const bool flush, const int nv, const int n
     return true;
 }
 
-/* Adds one step of P V with flushing, for any number of lines and rows, one by one: this is rare, so one instance is enough. */
-static RAPT_NOINLINE void chain_values_flushed(int lines, int rows, const step_values *v, const float *weights, size_t at,
+/* Adds one step of P V with flushing, for any number of channels and rows, a line and a row at a time: this is rare, so one
+ * instance is enough. */
+static RAPT_NOINLINE void chain_values_flushed(int channels, int rows, const step_values *v, const float *weights, size_t at,
                                                float *o, size_t ldo) {
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < lines; l++)
-            chain_values(true, 1, 1, v, weights + r * STEP_PAIRS, at + (size_t)l * sizeof(vf),
-                         o + (size_t)r * ldo + l * RAPT_STEP, ldo);
+        for (int c = 0; c < channels; c += RAPT_STEP) {
+            const size_t line = (size_t)c * sizeof(uint16_t), bytes = (size_t)(channels - c) * sizeof(uint16_t);
+            chain_values(true, false, 1, 1, v, weights + r * STEP_PAIRS, at + line, bytes < sizeof(vf) ? bytes : sizeof(vf),
+                         o + (size_t)r * ldo + c, ldo);
+        }
 }
 
-/* Adds one step of P V for nr rows and all lines, nv at a time and then one by one. A register tile that has met a subthreshold
- * number is computed again as a whole, with flushing. */
-static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at, int lines,
-                                    float *o, size_t ldo) {
-    for (; lines >= nv; lines -= nv, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
-        if (!chain_values(false, nv, nr, v, weights, at, o, ldo)) chain_values_flushed(nv, nr, v, weights, at, o, ldo);
-    for (; lines > 0; lines--, at += sizeof(vf), o += RAPT_STEP)
-        if (!chain_values(false, 1, nr, v, weights, at, o, ldo)) chain_values_flushed(1, nr, v, weights, at, o, ldo);
+/* Adds a register tile of one step of P V: nr rows and nv whole lines, or one with only `channels` channels. If it has met a
+ * subthreshold number, it is computed again with flushing. */
+static RAPT_INLINE void chain_values_tile(const bool whole, const int nv, const int nr, const step_values *v,
+                                          const float *weights, size_t at, int channels, float *o, size_t ldo) {
+    if (!chain_values(false, whole, nv, nr, v, weights, at, (size_t)channels * sizeof(uint16_t), o, ldo))
+        chain_values_flushed(channels, nr, v, weights, at, o, ldo);
+}
+
+/* Adds one step of P V for nr rows and all channels, nv lines at a time, then one by one, and then what is left. */
+static RAPT_INLINE void chain_lines(const int nv, const int nr, const step_values *v, const float *weights, size_t at,
+                                    int channels, float *o, size_t ldo) {
+    for (; channels >= nv * RAPT_STEP; channels -= nv * RAPT_STEP, at += (size_t)nv * sizeof(vf), o += nv * RAPT_STEP)
+        chain_values_tile(true, nv, nr, v, weights, at, nv * RAPT_STEP, o, ldo);
+    for (; channels >= RAPT_STEP; channels -= RAPT_STEP, at += sizeof(vf), o += RAPT_STEP)
+        chain_values_tile(true, 1, nr, v, weights, at, RAPT_STEP, o, ldo);
+    if (channels > 0) chain_values_tile(false, 1, nr, v, weights, at, channels, o, ldo);
 }
 
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     static const uint16_t none[RAPT_MAX_HEAD_DIM];
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || !in_steps(p->v.type, p->d_v);
+    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || p->v.type != RAPT_BF16;
     const int in_chunk = (int)(b->number % RAPT_CHUNK), step = from / RAPT_STEP * RAPT_STEP, whole = (int)whole_steps(p->d_v);
     const size_t offset = (size_t)kv_head * (size_t)p->v.head_stride,
                  ldo = (size_t)(n > 1 ? rows[1].chunk_state.o - rows[0].chunk_state.o : 0);
@@ -474,12 +498,13 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
     }
     float *o = rows[0].chunk_state.o;
     const float *weights = s->kernel_scratch;
+    const int channels = copy ? whole : p->d_v;
     for (int now; n > 0; n -= now, o += (size_t)now * ldo, weights += now * STEP_PAIRS) {
         now = rapt_min(n, 4);
-        if (now == 4) chain_lines(1, 4, &of, weights, at, whole / RAPT_STEP, o, ldo);
-        else if (now == 3) chain_lines(1, 3, &of, weights, at, whole / RAPT_STEP, o, ldo);
-        else if (now == 2) chain_lines(2, 2, &of, weights, at, whole / RAPT_STEP, o, ldo);
-        else chain_lines(4, 1, &of, weights, at, whole / RAPT_STEP, o, ldo);
+        if (now == 4) chain_lines(1, 4, &of, weights, at, channels, o, ldo);
+        else if (now == 3) chain_lines(1, 3, &of, weights, at, channels, o, ldo);
+        else if (now == 2) chain_lines(2, 2, &of, weights, at, channels, o, ldo);
+        else chain_lines(4, 1, &of, weights, at, channels, o, ldo);
     }
 }
 

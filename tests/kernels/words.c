@@ -663,6 +663,30 @@ static void nearest_integers(void) {
     tap_ok(beyond == 0, "nearest_int of what is not below the bound, infinite or NaN is 0: %d wrong", beyond);
 }
 
+/* Tests v_load_part for every number of bytes at the end and at the beginning of memory, and v_last_lanes for every number of
+ * lanes. */
+static void parts_of_vectors(void) {
+    int wrong = 0;
+    for (size_t bytes = 0; bytes <= sizeof(vf); bytes++)
+        for (int side = -1; side <= 0; side++) {
+            fence from = fence_create(bytes ? bytes : 1, side, 0);
+            unsigned char got[sizeof(vf)];
+            for (size_t i = 0; i < bytes; i++) from.data[i] = (unsigned char)(i + 1);
+            v_store(got, v_load_part((const char *)from.data, bytes));
+            for (size_t i = 0; i < sizeof got; i++) wrong += got[i] != (i < bytes ? i + 1 : 0);
+            fence_destroy(&from);
+        }
+    tap_ok(wrong == 0, "v_load_part: 0 to %d bytes, %d wrong", (int)sizeof(vf), wrong);
+    wrong = 0;
+    for (int n = 1; n <= RAPT_VL; n++) {
+        float x[RAPT_VL], got[RAPT_VL];
+        for (int i = 0; i < RAPT_VL; i++) x[i] = (float)(i + 1);
+        v_store(got, v_last_lanes(v_load(x), n));
+        for (int i = 0; i < RAPT_VL; i++) wrong += got[i] != (i < n ? x[RAPT_VL - n + i] : 0.0f);
+    }
+    tap_ok(wrong == 0, "v_last_lanes: 1 to %d lanes, %d wrong", RAPT_VL, wrong);
+}
+
 int main(int argc, char **argv) {
     const bool all = argc == 2 && strcmp(argv[1], "--all") == 0, few = argc == 2 && strcmp(argv[1], "--few") == 0;
     if (argc > 1 && !all && !few) return fprintf(stderr, "%s: unknown option %s\n", argv[0], argv[1]), 2;
@@ -701,6 +725,7 @@ int main(int argc, char **argv) {
     RAPT_TYPES(RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_TYPE)
 #undef RAPT_TYPE
     transpose();
+    parts_of_vectors();
     patterns();
 #if RAPT_BF16_FMA
     fused_products_of_bf16();
