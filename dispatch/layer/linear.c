@@ -31,8 +31,8 @@ static const rapt_linear_names gate_names = {
 
 /* True if weights of this type can be multiplied in integer arithmetic. */
 static bool has_integers(rapt_type type) {
-    return type == RAPT_INT8 || type == RAPT_Q8_0 || type == RAPT_Q4_0 || type == RAPT_Q4_1 || type == RAPT_Q4_K ||
-           type == RAPT_Q6_K;
+    const rapt_type_class class_of = rapt_type_class_of(type);
+    return class_of == RAPT_CLASS_WEIGHT || class_of == RAPT_CLASS_MATRIX;
 }
 
 /* Checks that the weights, and those of a gate, have a type that integer arithmetic can multiply. */

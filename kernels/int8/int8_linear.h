@@ -1,40 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers in integer arithmetic (docs/order.md). Tokens are quantised by blocks of as many channels as the weights' type
  * has (RAPT_GROUP, or 256), and multiplied with the integers of the weights as they are stored. Outputs lie in lanes, a sixteen
- * of them (RAPT_PARTIAL_SUMS) at a time: a lane of a staged sixteen has RAPT_DOT channels of its output, and those of a token are
- * broadcast. Included by linear.h. */
+ * of them (RAPT_PARTIAL_SUMS) at a time. Staged weights are dwords, of a sixteen's rows side by side, in the same layout in all
+ * kernels: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the upper halves of its
+ * bytes. So shifts and a mask make RAPT_DOT elements of each output (weights_lane), and the channels of a token are broadcast in
+ * the order that follows from it (token_place). Included by linear.h. */
 
 enum {
-    GROUP_LANES = RAPT_GROUP / RAPT_DOT,             /* lanes of a group */
-    PART_GROUPS = RAPT_LINEAR_PART / RAPT_GROUP,     /* groups of a part of the channels, but for the last one */
-    SIXTEEN_LANES = GROUP_LANES * RAPT_PARTIAL_SUMS, /* lanes of a group of a sixteen */
-    /* Tokens of a register tile: their sums, the weights and a token fit into 16 registers, or 32 with 16 lanes. */
-    INTEGER_TOKENS = RAPT_VL == 16  ? 8
+    GROUP_LANES = RAPT_GROUP / RAPT_DOT,      /* lanes of a group of a token */
+    DWORD_LANES = 4 / RAPT_DOT,               /* lanes that four channels take */
+    INTEGER_PART = 512,                       /* channels that are staged at a time: a tile's weights fit into an L1 cache */
+    INTEGER_SIXTEENS = RAPT_VL == 16 ? 2 : 1, /* sixteens of a register tile, for which a token is broadcast once */
+    TILE_OUTPUTS = INTEGER_SIXTEENS * RAPT_PARTIAL_SUMS,
+    TILE_SUMS = INTEGER_SIXTEENS * SUM_VECTORS, /* vectors of a token's sums */
+    /* The most tokens of a register tile: sums of integers, those of blocks so far, weights and a token fit into 32 registers of
+     * 16 lanes; with 16 registers the sums of blocks stay in the L1 cache. */
+    INTEGER_TOKENS = RAPT_VL == 16  ? 6
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
     INTEGER_PASS_BYTES = 1 << 20, /* of the tokens that are quantised at a time */
+    INTEGER_AHEAD = 8192,         /* prefetch distance of packed weights, in bytes */
+    /* Bits of a staged weight of 4 bits, and of one of more. With one lane, weights take those of an element: gcc vectorises the
+     * loops, and products of 16 bits twice as fast as those of masked dwords. */
+    NIBBLE_BITS = RAPT_VL == 1 ? DOT_BITS : 4,
+    BYTE_BITS = RAPT_VL == 1 ? DOT_BITS : 8,
+    BYTE_BIAS = RAPT_DOT == 4 ? DOT_BIAS : 128, /* of weights of 8 bits: with 16 bits an element, the mask extends no sign */
 };
+
+/* A staged scale of a block, or its minimum: an f16 where the CPU converts these, as the blocks have it. */
+#if RAPT_NATIVE_F16
+typedef uint16_t staged_scale;
+static inline staged_scale staged_scale_of(uint16_t half) { return half; }
+static inline vf v_load_scales(const staged_scale *from) { return v_load_f16(from); }
+#else
+typedef float staged_scale;
+static inline staged_scale staged_scale_of(uint16_t half) {
+    float lanes[RAPT_VL];
+    v_store(lanes, v_from_f16(i_set1(half)));
+    return lanes[0];
+}
+static inline vf v_load_scales(const staged_scale *from) { return v_load(from); }
+#endif
 
 /* What integer arithmetic has to know of a type of weights. Its blocks have an f16 scale, and tokens are quantised by blocks of
  * as many channels. */
 typedef struct integer_format {
     int block;     /* channels of a block; of int8, which has no scales, those of a token's */
     int sub;       /* channels of a sub-block, whose sum of products is multiplied by an integer scale; else those of a block */
+    int bits;      /* of a staged weight: NIBBLE_BITS or BYTE_BITS */
+    int bias;      /* what is added to the weights' integers, so that staged ones are not negative where i_dot needs that */
     bool scaled;   /* sub-blocks have integer scales */
     bool minimums; /* blocks have an f16 minimum, which sub-blocks that are scaled multiply by an integer, too */
 } integer_format;
 
 static inline integer_format integer_format_of(rapt_type type) {
     switch (type) {
+    case RAPT_Q4_0:
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 8, false, false};
     case RAPT_Q4_1:
-        return (integer_format){RAPT_GROUP, RAPT_GROUP, false, true};
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 0, false, true};
     case RAPT_Q4_K:
-        return (integer_format){256, 32, true, true};
+        return (integer_format){256, 32, NIBBLE_BITS, 0, true, true};
     case RAPT_Q6_K:
-        return (integer_format){256, 16, true, false};
+        return (integer_format){256, 16, BYTE_BITS, BYTE_BIAS, true, false};
     default:
-        return (integer_format){RAPT_GROUP, RAPT_GROUP, false, false};
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, BYTE_BITS, BYTE_BIAS, false, false};
     }
 }
 
@@ -42,16 +73,16 @@ static inline integer_format integer_format_of(rapt_type type) {
 typedef struct integer_tokens {
     float *x;             /* [tokens][groups][GROUP_LANES] their integers */
     float *scales;        /* [tokens][blocks] */
-    int32_t *sums;        /* [tokens][sub-blocks] sums of integers */
-    int32_t *corrections; /* [tokens][sub-blocks] what sums of products begin with, since weights have DOT_BIAS */
+    float *sums;          /* [tokens][sub-blocks] sums of integers */
+    int32_t *corrections; /* [tokens][sub-blocks] what sums of products begin with, since weights have a bias */
 } integer_tokens;
 
 /* Scratch of a task. */
 typedef struct integer_linear_scratch {
     integer_tokens tokens[2]; /* as the weights need them, and as the gate does: the same if these have one format */
-    float *sums[2];           /* [tokens of a pass][RAPT_PARTIAL_SUMS] of the weights, and of the gate */
-    float *staged;            /* some channels of a sixteen, as stage_sixteen writes it */
-    float *rows;              /* [RAPT_PARTIAL_SUMS][part] elements of weights before they are transposed; or a token as f32 */
+    float *sums[2];           /* [tokens of a pass][TILE_OUTPUTS] of the weights, and of the gate */
+    float *staged;            /* some channels of TILE_OUTPUTS rows, each sixteen as stage_sixteen writes it */
+    float *rows;              /* [RAPT_PARTIAL_SUMS][INTEGER_PART] bytes, weights before they are transposed; or a token as f32 */
     float *outputs;           /* [2][RAPT_PARTIAL_SUMS] of a token, and the residual that is added to them */
 } integer_linear_scratch;
 
@@ -64,21 +95,27 @@ static int64_t integer_pass(const rapt_linear_problem *p, int64_t tokens) {
     return rapt_min(tokens, rapt_max(1, INTEGER_PASS_BYTES / bytes / INTEGER_TOKENS) * INTEGER_TOKENS);
 }
 
-/* Where in a staged sixteen of some blocks what lies, in floats: first its lanes, then these, each [n][RAPT_PARTIAL_SUMS]. */
+/* Returns the channels of part number `part` of the weights: INTEGER_PART, but for the last one. */
+static inline int integer_part_channels(const rapt_linear_problem *p, int64_t part) {
+    return rapt_min(INTEGER_PART, p->in - part * INTEGER_PART);
+}
+
+/* Where in a staged sixteen of some blocks what lies, in floats: first its dwords, then these, each [n][RAPT_PARTIAL_SUMS]. */
 typedef struct staged_parts {
-    size_t scales, minimums;         /* of blocks, as f32 */
+    size_t scales, minimums;         /* of blocks, each a staged_scale */
     size_t sub_scales, sub_minimums; /* the integers of sub-blocks, which are bytes */
     size_t end;
 } staged_parts;
 
 static inline staged_parts staged_parts_of(const integer_format f, int64_t groups) {
-    const size_t channels = (size_t)groups * RAPT_GROUP, of_blocks = channels / (size_t)f.block * RAPT_PARTIAL_SUMS,
-                 of_subs = f.scaled ? channels / (size_t)f.sub * RAPT_PARTIAL_SUMS / sizeof(float) : 0;
-    staged_parts at = {.scales = (size_t)groups * SIXTEEN_LANES};
+    const size_t channels = (size_t)groups * RAPT_GROUP, each = RAPT_PARTIAL_SUMS / sizeof(float),
+                 of_blocks = channels / (size_t)f.block * sizeof(staged_scale) * each,
+                 of_subs = f.scaled ? channels / (size_t)f.sub * each : 0;
+    staged_parts at = {.scales = channels * (size_t)f.bits / 8 * each};
     at.minimums = at.scales + of_blocks;
     at.sub_scales = at.minimums + (f.minimums ? of_blocks : 0);
     at.sub_minimums = at.sub_scales + of_subs;
-    at.end = at.sub_minimums + (f.minimums ? of_subs : 0);
+    at.end = padded(at.sub_minimums + (f.minimums ? of_subs : 0));
     return at;
 }
 
@@ -96,7 +133,7 @@ static inline size_t most_staged(const rapt_linear_problem *p, int64_t groups) {
 /* True if the gate needs tokens that are quantised in another way than those of the weights. */
 static inline bool differs_in_gate(const rapt_linear_problem *p) {
     const integer_format weight = integer_format_of(p->weight.type), gate = integer_format_of(p->gate.type);
-    return gated(p) && (gate.block != weight.block || gate.sub != weight.sub);
+    return gated(p) && (gate.block != weight.block || gate.sub != weight.sub || gate.bias != weight.bias);
 }
 
 /* Lays out what tokens of `groups` groups are quantised to for weights of this type. */
@@ -105,28 +142,35 @@ static integer_tokens lay_out_tokens(rapt_type type, float *memory, size_t *used
     const size_t channels = groups * RAPT_GROUP;
     return (integer_tokens){.x = carve(memory, used, tokens * groups * GROUP_LANES),
                             .scales = carve(memory, used, tokens * (channels / (size_t)f.block)),
-                            .sums = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub)),
+                            .sums = carve(memory, used, tokens * (channels / (size_t)f.sub)),
                             .corrections = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub))};
 }
 
 /* Lays out the scratch of a task in memory, and returns its size in floats. With null memory it only counts them. */
 static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory, integer_linear_scratch *s, int64_t tokens) {
     const size_t pass = (size_t)integer_pass(p, tokens), groups = (size_t)groups_of(p->in);
-    const size_t rows = RAPT_PARTIAL_SUMS * RAPT_LINEAR_PART / RAPT_DOT, token = groups * RAPT_GROUP;
+    const size_t rows = RAPT_PARTIAL_SUMS * INTEGER_PART / sizeof(float), token = groups * RAPT_GROUP;
     size_t used = 0;
     s->tokens[0] = s->tokens[1] = lay_out_tokens(p->weight.type, memory, &used, pass, groups);
     if (differs_in_gate(p)) s->tokens[1] = lay_out_tokens(p->gate.type, memory, &used, pass, groups);
-    s->sums[0] = carve(memory, &used, pass * RAPT_PARTIAL_SUMS);
-    s->sums[1] = carve(memory, &used, gated(p) ? pass * RAPT_PARTIAL_SUMS : 0);
-    s->staged = carve(memory, &used, most_staged(p, rapt_min(groups_of(p->in), PART_GROUPS)));
+    s->sums[0] = carve(memory, &used, pass * TILE_OUTPUTS);
+    s->sums[1] = carve(memory, &used, gated(p) ? pass * TILE_OUTPUTS : 0);
+    s->staged = carve(memory, &used, INTEGER_SIXTEENS * most_staged(p, groups_of(integer_part_channels(p, 0))));
     s->rows = carve(memory, &used, rows > token ? rows : token);
     s->outputs = carve(memory, &used, 2 * RAPT_PARTIAL_SUMS);
     return used;
 }
 
+/* Returns the index of channel c of a group among the elements of a token's lanes: the elements of lane k of a dword are bytes k
+ * and k + DWORD_LANES of it and so on, from the lowest one on. */
+static inline int token_place(int c) {
+    const int byte = ON_BIG_ENDIAN ? 3 - c % 4 : c % 4;
+    return dot_place(c / 4 * 4 + byte % DWORD_LANES * RAPT_DOT + byte / DWORD_LANES);
+}
+
 /* Quantises a block of a token, x, to lanes; sets its scale, NaN if the block has a NaN or an infinity, and the sums and
  * corrections of its sub-blocks. */
-static void quantise_block(const integer_format f, const float *x, float *lanes, float *scale, int32_t *sums,
+static void quantise_block(const integer_format f, const float *x, float *lanes, float *scale, float *sums,
                            int32_t *corrections) {
     vf most = v_set1(0.0f), wrong = v_set1(0.0f);
     for (int c = 0; c < f.block; c += RAPT_VL) {
@@ -142,12 +186,12 @@ static void quantise_block(const integer_format f, const float *x, float *lanes,
         dot_element elements[RAPT_GROUP];
         for (int c = 0; c < RAPT_GROUP; c += RAPT_VL)
             v_store(n + c, v_as_float(nearest_int(v_mul(v_load(x + first + c), factor), v_set1(128.0f))));
-        for (int c = 0; c < RAPT_GROUP; c++) elements[dot_place(c)] = (dot_element)(int8_t)n[c];
+        for (int c = 0; c < RAPT_GROUP; c++) elements[token_place(c)] = (dot_element)(int8_t)n[c];
         for (int sub = 0; sub < RAPT_GROUP / f.sub; sub++) {
             int32_t sum = 0;
             for (int c = sub * f.sub; c < (sub + 1) * f.sub; c++) sum += (int8_t)n[c];
-            *sums++ = sum;
-            *corrections++ = -DOT_BIAS * sum;
+            *sums++ = (float)sum;
+            *corrections++ = -f.bias * sum;
         }
         memcpy(lanes + first / RAPT_DOT, elements, sizeof elements);
     }
@@ -181,186 +225,227 @@ static void quantise_tokens(const rapt_linear_task *t, const integer_linear_scra
     }
 }
 
-/* Returns a little-endian f16. */
-static inline float half_of(const char *from) {
-    float lanes[RAPT_VL];
-    v_store(lanes, v_broadcast_f16_le(from));
-    return lanes[0];
-}
-
 /* Where one row of a staged sixteen gets its integers and scales; those of a block or sub-block lie RAPT_PARTIAL_SUMS after those
  * of the one before. */
 typedef struct staged_row {
     int8_t *integers; /* of all channels, one after the other */
-    float *scales, *minimums;
+    staged_scale *scales, *minimums;
     int8_t *sub_scales, *sub_minimums;
 } staged_row;
 
 /* Reads `count` blocks of q4_K. Minimums are subtracted, so their scales change their signs. */
 static void read_blocks_q4_k(const char *from, int count, const staged_row *to) {
-    for (int b = 0; b < count; b++, from += 144) {
-        unpack_q4_k(from, to->integers + b * 256);
-        to->scales[b * RAPT_PARTIAL_SUMS] = half_of(from);
-        to->minimums[b * RAPT_PARTIAL_SUMS] = -half_of(from + 2);
-        for (int sub = 0; sub < 8; sub++) {
-            to->sub_scales[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
-            to->sub_minimums[(b * 8 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
+    const integer_format f = integer_format_of(RAPT_Q4_K);
+    const int subs = f.block / f.sub;
+    for (int b = 0; b < count; b++, from += weight_bytes(RAPT_Q4_K, f.block)) {
+        unpack_q4_k(from, to->integers + b * f.block);
+        to->scales[b * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(from));
+        to->minimums[b * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(from + 2) ^ 0x8000);
+        for (int sub = 0; sub < subs; sub++) {
+            to->sub_scales[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
+            to->sub_minimums[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
         }
     }
 }
 
 /* Reads `count` blocks of q6_K. */
 static void read_blocks_q6_k(const char *from, int count, const staged_row *to) {
-    for (int b = 0; b < count; b++, from += 210) {
-        unpack_q6_k(from, to->integers + b * 256);
-        to->scales[b * RAPT_PARTIAL_SUMS] = half_of(from + 208);
-        for (int sub = 0; sub < 16; sub++) to->sub_scales[(b * 16 + sub) * RAPT_PARTIAL_SUMS] = (int8_t)from[192 + sub];
+    const integer_format f = integer_format_of(RAPT_Q6_K);
+    const int subs = f.block / f.sub;
+    for (int b = 0; b < count; b++, from += weight_bytes(RAPT_Q6_K, f.block)) {
+        unpack_q6_k(from, f.bias, to->integers + b * f.block);
+        to->scales[b * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(scale_of_q6_k(from)));
+        for (int sub = 0; sub < subs; sub++)
+            to->sub_scales[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)scales_of_q6_k(from)[sub];
     }
 }
 
 /* Reads `channels` channels of a row of weights. */
 static void read_integer_row(rapt_type type, const char *row, int channels, const staged_row *to) {
+    const integer_format f = integer_format_of(type);
     const int groups = (int)groups_of(channels);
     switch (type) {
     case RAPT_Q4_K:
-        read_blocks_q4_k(row, channels / 256, to);
+        read_blocks_q4_k(row, channels / f.block, to);
         break;
     case RAPT_Q6_K:
-        read_blocks_q6_k(row, channels / 256, to);
+        read_blocks_q6_k(row, channels / f.block, to);
         break;
     case RAPT_INT8:
-        unpack_integers(type, row, channels, to->integers);
-        for (int g = 0; g < groups; g++) to->scales[g * RAPT_PARTIAL_SUMS] = 1.0f;
+        unpack_integers(type, row, channels, f.bias, to->integers);
+        for (int g = 0; g < groups; g++) to->scales[g * RAPT_PARTIAL_SUMS] = staged_scale_of(0x3c00); /* 1.0 */
         break;
     default:
-        unpack_integers(type, row, channels, to->integers);
-        load_group_scales(type, row, groups, to->scales, RAPT_PARTIAL_SUMS);
-        if (integer_format_of(type).minimums) load_group_halves(type, row, 2, groups, to->minimums, RAPT_PARTIAL_SUMS);
+        unpack_integers(type, row, channels, f.bias, to->integers);
+        for (int g = 0; g < groups; g++, row += group_bytes(type)) {
+            to->scales[g * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(row));
+            if (f.minimums) to->minimums[g * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(row + 2));
+        }
     }
 }
 
-/* Stages a part of `rows` rows of the weights or the gate, from row `out` on, as lanes [groups * GROUP_LANES][RAPT_PARTIAL_SUMS]
- * and what staged_parts names. Rows beyond the last one are 0. */
-static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
-                          int64_t part, float *to) {
-    const rapt_linear_problem *p = t->problem;
-    const rapt_type type = layout_of(p, gate)->type;
-    const int channels = part_channels(p, part), groups = (int)groups_of(channels);
-    const size_t ld = RAPT_LINEAR_PART / RAPT_DOT; /* floats from row to row of s->rows */
-    const staged_parts at = staged_parts_of(integer_format_of(type), groups);
-    memset(to + at.scales, 0, (at.end - at.scales) * sizeof *to);
-    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
-        int8_t integers[RAPT_LINEAR_PART];
-        dot_element *const elements = (dot_element *)(void *)(s->rows + (size_t)r * ld);
-        memset(integers, 0, (size_t)groups * RAPT_GROUP);
-        if (r < rows)
-            read_integer_row(type, weight_row(t, gate, out + r, part), channels,
-                             &(staged_row){.integers = integers,
-                                           .scales = to + at.scales + r,
-                                           .minimums = to + at.minimums + r,
-                                           .sub_scales = (int8_t *)(to + at.sub_scales) + r,
-                                           .sub_minimums = (int8_t *)(to + at.sub_minimums) + r});
-        for (int c = 0; c < groups * RAPT_GROUP; c++) elements[dot_place(c)] = (dot_element)(integers[c] + DOT_BIAS);
-    }
+/* Returns the elements of dwords whose lowest bits, `bits` for each, begin `shift` bits above those of the elements. */
+static RAPT_INLINE vi elements_of(vi x, const int bits, const int shift) {
+    if (bits == DOT_BITS) return x;
+    return i_and(shift ? i_shr(x, shift) : x, i_set1(((1 << bits) - 1) * (RAPT_DOT == 4 ? 0x01010101 : 0x00010001)));
+}
+
+/* Transposes sixteen rows of bytes, `dwords` dwords of each, to staged weights of so many bits. */
+static RAPT_INLINE void transpose_rows(const int bits, const float *rows, int dwords, float *to) {
+    const size_t ld = INTEGER_PART / sizeof(float);
     for (int r = 0; r < RAPT_PARTIAL_SUMS; r += RAPT_VL)
-        for (int i = 0; i < groups * GROUP_LANES; i += RAPT_VL) {
+        for (int i = 0; i < dwords; i += RAPT_VL) {
             vf square[RAPT_VL];
-            UNROLLED(j, RAPT_VL) square[j] = v_load(s->rows + (size_t)(r + j) * ld + i);
+            UNROLLED(j, RAPT_VL) square[j] = v_load(rows + (size_t)(r + j) * ld + i);
             v_transpose(square);
-            for (int j = 0; j < RAPT_VL && i + j < groups * GROUP_LANES; j++)
-                v_store(to + (size_t)(i + j) * RAPT_PARTIAL_SUMS + r, square[j]);
+            for (int j = 0; j < RAPT_VL && i + j < dwords; j++) {
+                float *const at = to + (size_t)((i + j) * bits / 8 * RAPT_PARTIAL_SUMS + r);
+                const vi x = v_as_int(square[j]);
+                if (bits == 4 && (i + j) % 2) v_store(at, v_as_float(i_or(v_as_int(v_load(at)), i_shl(x, 4))));
+                else v_store(at, bits == 16 ? v_as_float(elements_of(x, 8, 0)) : square[j]);
+                if (bits == 16) v_store(at + RAPT_PARTIAL_SUMS, v_as_float(elements_of(x, 8, 8)));
+            }
         }
 }
 
-/* Adds the products of `groups` groups of nt tokens and a staged sixteen to the tokens' sums. Tokens lie ldx groups apart. The
- * sums of integers begin with the corrections. */
-static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, int groups,
-                                     const integer_tokens tokens, size_t ldx, float *sums) {
+/* Stages a part of `rows` rows of the weights or the gate, from row `out` on: dwords, and what staged_parts names. Rows beyond
+ * the last one are 0. */
+static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
+                          int64_t part, float *to) {
+    const rapt_linear_problem *p = t->problem;
+    const rapt_layout *const layout = layout_of(p, gate);
+    const integer_format f = integer_format_of(layout->type);
+    const int channels = integer_part_channels(p, part), groups = (int)groups_of(channels);
+    const staged_parts at = staged_parts_of(f, groups);
+    memset(to + at.scales, 0, (at.end - at.scales) * sizeof *to);
+    for (int r = 0; r < RAPT_PARTIAL_SUMS; r++) {
+        int8_t *const integers = (int8_t *)s->rows + r * INTEGER_PART;
+        const int read = r < rows ? channels : 0;
+        memset(integers + read, 0, (size_t)(groups * RAPT_GROUP - read));
+        if (r < rows)
+            read_integer_row(layout->type,
+                             weights_of(t, gate)->rows + (size_t)((out + r) * layout->token_stride) +
+                                 weight_bytes(layout->type, part * INTEGER_PART),
+                             channels,
+                             &(staged_row){.integers = integers,
+                                           .scales = (staged_scale *)(to + at.scales) + r,
+                                           .minimums = (staged_scale *)(to + at.minimums) + r,
+                                           .sub_scales = (int8_t *)(to + at.sub_scales) + r,
+                                           .sub_minimums = (int8_t *)(to + at.sub_minimums) + r});
+    }
+    if (f.bits == NIBBLE_BITS) transpose_rows(NIBBLE_BITS, s->rows, groups * RAPT_GROUP / 4, to);
+    else transpose_rows(BYTE_BITS, s->rows, groups * RAPT_GROUP / 4, to);
+}
+
+/* Returns lane i of the staged weights at `from`. */
+static RAPT_INLINE vi weights_lane(const integer_format f, const float *from, const int i) {
+    if (f.bits == DOT_BITS) return v_as_int(v_load(from + i * RAPT_PARTIAL_SUMS));
+    const int dword = i / DWORD_LANES, shift = i % DWORD_LANES * 8 + dword * f.bits % 8;
+    return elements_of(v_as_int(v_load(from + dword * f.bits / 8 * RAPT_PARTIAL_SUMS)), f.bits, shift);
+}
+
+/* Adds the products of `groups` groups of nt tokens and staged sixteens to the tokens' sums. Tokens lie ldx groups apart, and
+ * sixteens `apart` floats. first: whether to prefetch weights, as the first tile of a pass does. */
+static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, size_t apart, int groups,
+                                     const integer_tokens tokens, size_t ldx, bool first, float *sums) {
     const int subs = f.block / f.sub, sub_lanes = f.sub / RAPT_DOT;
     const staged_parts at = staged_parts_of(f, groups);
-    const char *const sub_scales = (const char *)(staged + at.sub_scales),
-                      *sub_minimums = (const char *)(staged + at.sub_minimums);
-    const size_t ldl = ldx * GROUP_LANES, ldb = ldx * RAPT_GROUP / (size_t)f.block, lds = ldb * (size_t)subs;
+    const size_t ldl = ldx * GROUP_LANES, ldb = ldx * RAPT_GROUP / (size_t)f.block, lds = ldb * (size_t)subs,
+                 sub_floats = (size_t)(f.sub * f.bits / 32 * RAPT_PARTIAL_SUMS);
+    vf y[INTEGER_TOKENS * TILE_SUMS];
+    UNROLLED(n, nt * TILE_SUMS) y[n] = v_load(sums + n * RAPT_VL);
     for (int b = 0; b < groups * RAPT_GROUP / f.block; b++) {
-        vi total[INTEGER_TOKENS * SUM_VECTORS];
-        UNROLLED(n, nt * SUM_VECTORS) total[n] = i_set1(0);
+        vi total[INTEGER_TOKENS * TILE_SUMS];
+        UNROLLED(n, nt * TILE_SUMS) total[n] = i_set1(0);
         for (int sub = b * subs; sub < (b + 1) * subs; sub++) {
-            vi acc[INTEGER_TOKENS * SUM_VECTORS];
+            const float *const dwords = staged + (size_t)sub * sub_floats;
+            vi acc[INTEGER_TOKENS * TILE_SUMS];
+            for (size_t n = 0; n < INTEGER_SIXTEENS && first; n++)
+                prefetch_row((const char *)(dwords + n * apart), INTEGER_AHEAD, sub_floats * sizeof(float));
             UNROLLED(j, nt)
-                UNROLLED(v, SUM_VECTORS) acc[j * SUM_VECTORS + v] = i_set1(tokens.corrections[(size_t)j * lds + (size_t)sub]);
+                UNROLLED(v, TILE_SUMS)
+                    acc[j * TILE_SUMS + v] = i_set1(f.bias ? tokens.corrections[(size_t)j * lds + (size_t)sub] : 0);
             UNROLLED(i, sub_lanes) {
-                const int lane = sub * sub_lanes + i;
-                vi weights[SUM_VECTORS];
-                UNROLLED(v, SUM_VECTORS) weights[v] = v_as_int(v_load(staged + (size_t)lane * RAPT_PARTIAL_SUMS + v * RAPT_VL));
+                vi weights[TILE_SUMS];
+                UNROLLED(v, TILE_SUMS)
+                    weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
                 UNROLLED(j, nt) {
-                    const vi token = v_as_int(v_broadcast(tokens.x + (size_t)j * ldl + lane));
-                    UNROLLED(v, SUM_VECTORS) acc[j * SUM_VECTORS + v] = i_dot(acc[j * SUM_VECTORS + v], weights[v], token);
+                    const vi token = v_as_int(v_broadcast(tokens.x + (size_t)j * ldl + sub * sub_lanes + i));
+                    UNROLLED(v, TILE_SUMS) acc[j * TILE_SUMS + v] = i_dot(acc[j * TILE_SUMS + v], weights[v], token);
                 }
             }
-            UNROLLED(v, SUM_VECTORS) {
-                const vi scale = f.scaled ? i_load_s8(sub_scales + sub * RAPT_PARTIAL_SUMS + v * RAPT_VL) : i_set1(1);
+            UNROLLED(v, TILE_SUMS) {
+                const float *const scales = staged + (size_t)(v / SUM_VECTORS) * apart + at.sub_scales;
+                const vi scale =
+                    f.scaled ? i_load_s8((const char *)scales + sub * RAPT_PARTIAL_SUMS + v % SUM_VECTORS * RAPT_VL) : i_set1(1);
                 UNROLLED(j, nt) {
-                    const int n = j * SUM_VECTORS + v;
+                    const int n = j * TILE_SUMS + v;
                     if (f.scaled) acc[n] = i_mul(acc[n], scale);
                     total[n] = i_add(total[n], acc[n]);
                 }
             }
         }
-        UNROLLED(j, nt) {
-            const vf scale = v_set1(tokens.scales[(size_t)j * ldb + (size_t)b]);
-            const int32_t *const x_sums = tokens.sums + (size_t)j * lds + (size_t)(b * subs);
-            UNROLLED(v, SUM_VECTORS) {
-                float *const sum = sums + j * RAPT_PARTIAL_SUMS + v * RAPT_VL;
-                const size_t n = (size_t)(b * RAPT_PARTIAL_SUMS + v * RAPT_VL);
-                const vf both = v_mul(v_load(staged + at.scales + n), scale);
-                vf y = v_fma(v_from_int(total[j * SUM_VECTORS + v]), both, v_load(sum));
-                if (f.minimums) {
-                    vi of_token = i_set1(f.scaled ? 0 : x_sums[0]);
-                    for (int sub = 0; sub < subs && f.scaled; sub++)
-                        of_token =
-                            i_add(of_token, i_mul(i_load_s8(sub_minimums + (b * subs + sub) * RAPT_PARTIAL_SUMS + v * RAPT_VL),
-                                                  i_set1(x_sums[sub])));
-                    y = v_fma(v_from_int(of_token), v_mul(v_load(staged + at.minimums + n), scale), y);
-                }
-                v_store(sum, y);
+        UNROLLED(v, TILE_SUMS) {
+            const float *const from = staged + (size_t)(v / SUM_VECTORS) * apart;
+            const int n = b * RAPT_PARTIAL_SUMS + v % SUM_VECTORS * RAPT_VL;
+            const vf scale = v_load_scales((const staged_scale *)(from + at.scales) + n);
+            const vf minimum = f.minimums ? v_load_scales((const staged_scale *)(from + at.minimums) + n) : v_set1(0.0f);
+            vf token_sums[INTEGER_TOKENS]; /* each times the minimums of its sub-blocks: exact integers, as f32 */
+            UNROLLED(j, nt) token_sums[j] = v_set1(f.minimums && !f.scaled ? tokens.sums[(size_t)j * lds + (size_t)b] : 0.0f);
+            for (int sub = b * subs; sub < (b + 1) * subs && f.minimums && f.scaled; sub++) {
+                const char *const integers = (const char *)(from + at.sub_minimums) + v % SUM_VECTORS * RAPT_VL;
+                const vf integer = v_from_int(i_load_s8(integers + sub * RAPT_PARTIAL_SUMS));
+                UNROLLED(j, nt) token_sums[j] = v_fma(integer, v_set1(tokens.sums[(size_t)j * lds + (size_t)sub]), token_sums[j]);
+            }
+            UNROLLED(j, nt) {
+                const int k = j * TILE_SUMS + v;
+                const vf of_token = v_set1(tokens.scales[(size_t)j * ldb + (size_t)b]);
+                y[k] = v_fma(v_from_int(total[k]), v_mul(scale, of_token), y[k]);
+                if (f.minimums) y[k] = v_fma(token_sums[j], v_mul(minimum, of_token), y[k]);
             }
         }
     }
+    UNROLLED(n, nt * TILE_SUMS) v_store(sums + n * RAPT_VL, y[n]);
 }
 
-/* Adds the products of a staged part of a sixteen and all tokens of a pass to their sums. */
-static RAPT_INLINE void multiply_sixteen_as(const integer_format f, const rapt_linear_problem *p, const integer_tokens *x,
-                                            const float *staged, int64_t part, int tokens, float *sums) {
+/* Adds the products of a staged part of sixteens and all tokens of a pass to their sums. */
+static RAPT_INLINE void multiply_staged_as(const integer_format f, const rapt_linear_problem *p, const integer_tokens *x,
+                                           const float *staged, size_t apart, int64_t part, int tokens, float *sums) {
     const size_t ldx = (size_t)groups_of(p->in), blocks = ldx * RAPT_GROUP / (size_t)f.block,
                  subs = ldx * RAPT_GROUP / (size_t)f.sub;
-    const size_t first = (size_t)part * RAPT_LINEAR_PART;
-    const int groups = (int)groups_of(part_channels(p, part));
+    const size_t first = (size_t)part * INTEGER_PART;
+    const int groups = (int)groups_of(integer_part_channels(p, part));
     for (int i = 0, nt; i < tokens; i += nt) {
-        nt = tokens - i >= INTEGER_TOKENS ? INTEGER_TOKENS : 1;
+        nt = (int)even_part(tokens - i, INTEGER_TOKENS);
         const integer_tokens from = {.x = x->x + (size_t)i * ldx * GROUP_LANES + first / RAPT_DOT,
                                      .scales = x->scales + (size_t)i * blocks + first / (size_t)f.block,
                                      .sums = x->sums + (size_t)i * subs + first / (size_t)f.sub,
                                      .corrections = x->corrections + (size_t)i * subs + first / (size_t)f.sub};
-        if (nt == INTEGER_TOKENS) integer_tile(INTEGER_TOKENS, f, staged, groups, from, ldx, sums + i * RAPT_PARTIAL_SUMS);
-        else integer_tile(1, f, staged, groups, from, ldx, sums + i * RAPT_PARTIAL_SUMS);
+        float *const to = sums + i * TILE_OUTPUTS;
+        if (INTEGER_TOKENS >= 6 && nt == 6) integer_tile(6, f, staged, apart, groups, from, ldx, i == 0, to);
+        else if (INTEGER_TOKENS >= 5 && nt == 5) integer_tile(5, f, staged, apart, groups, from, ldx, i == 0, to);
+        else if (INTEGER_TOKENS >= 4 && nt == 4) integer_tile(4, f, staged, apart, groups, from, ldx, i == 0, to);
+        else if (INTEGER_TOKENS >= 3 && nt == 3) integer_tile(3, f, staged, apart, groups, from, ldx, i == 0, to);
+        else if (INTEGER_TOKENS >= 2 && nt == 2) integer_tile(2, f, staged, apart, groups, from, ldx, i == 0, to);
+        else integer_tile(1, f, staged, apart, groups, from, ldx, i == 0, to);
     }
 }
 
-/* Does what multiply_sixteen_as does, for weights of this type. */
-static RAPT_NOINLINE void multiply_sixteen(rapt_type type, const rapt_linear_problem *p, const integer_tokens *x,
-                                           const float *staged, int64_t part, int tokens, float *sums) {
-    switch (type) {
-    case RAPT_Q4_1:
-        multiply_sixteen_as(integer_format_of(RAPT_Q4_1), p, x, staged, part, tokens, sums);
+/* Does what multiply_staged_as does, for weights of this type. */
+static RAPT_NOINLINE void multiply_staged(rapt_type type, const rapt_linear_problem *p, const integer_tokens *x,
+                                          const float *staged, size_t apart, int64_t part, int tokens, float *sums) {
+    switch (NIBBLE_BITS == BYTE_BITS && type == RAPT_Q4_0 ? RAPT_INT8 : type) { /* which then differ in the corrections alone */
+#define RAPT_STAGED_TYPE(name)                                                                                                   \
+    case name:                                                                                                                   \
+        multiply_staged_as(integer_format_of(name), p, x, staged, apart, part, tokens, sums);                                    \
         break;
-    case RAPT_Q4_K:
-        multiply_sixteen_as(integer_format_of(RAPT_Q4_K), p, x, staged, part, tokens, sums);
-        break;
-    case RAPT_Q6_K:
-        multiply_sixteen_as(integer_format_of(RAPT_Q6_K), p, x, staged, part, tokens, sums);
-        break;
+        RAPT_STAGED_TYPE(RAPT_Q4_0)
+        RAPT_STAGED_TYPE(RAPT_Q4_1)
+        RAPT_STAGED_TYPE(RAPT_Q4_K)
+        RAPT_STAGED_TYPE(RAPT_Q6_K)
+#undef RAPT_STAGED_TYPE
     default:
-        multiply_sixteen_as(integer_format_of(RAPT_INT8), p, x, staged, part, tokens, sums);
+        multiply_staged_as(integer_format_of(RAPT_INT8), p, x, staged, apart, part, tokens, sums);
     }
 }
 
@@ -371,16 +456,17 @@ static uint64_t packed_integer_floats(const rapt_linear_problem *p) {
 /* Returns the address of a part of packed weights, of the sixteen that begins with row `out`. A sixteen's parts lie one after the
  * other, each as it is staged. */
 static inline size_t packed_integers_at(const rapt_linear_problem *p, rapt_type type, int64_t out, int64_t part) {
-    return (size_t)(out / RAPT_PARTIAL_SUMS) * staged_sixteen(type, groups_of(p->in)) + staged_sixteen(type, part * PART_GROUPS);
+    return (size_t)(out / RAPT_PARTIAL_SUMS) * staged_sixteen(type, groups_of(p->in)) +
+           staged_sixteen(type, part * INTEGER_PART / RAPT_GROUP);
 }
 
 static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *packed) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
-    float rows[RAPT_PARTIAL_SUMS * RAPT_LINEAR_PART / RAPT_DOT];
+    float rows[RAPT_PARTIAL_SUMS * INTEGER_PART / sizeof(float)];
     const integer_linear_scratch s = {.rows = rows};
     for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS)
-        for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
+        for (int64_t part = 0; part * INTEGER_PART < p->in; part++)
             stage_sixteen(t, &s, gate, out, rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out), part,
                           packed + packed_integers_at(p, type, out, part));
     if (t->out0 + t->outs < p->out) return;
@@ -389,21 +475,44 @@ static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *pa
     memset(packed + used, 0, ((size_t)packed_integer_floats(p) - used) * sizeof(float));
 }
 
-/* Computes the sums of a sixteen of the weights, or of the gate, for the tokens of a pass. */
-static void sum_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows,
-                        int tokens) {
+/* Computes the sums of `rows` rows of the weights, or of the gate, at most TILE_OUTPUTS, for the tokens of a pass. A register
+ * tile has INTEGER_SIXTEENS sixteens: where there are fewer, the first one fills it. */
+static void sum_rows(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows, int tokens) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
     const float *packed = weights_of(t, gate)->packed;
-    memset(s->sums[gate], 0, (size_t)tokens * RAPT_PARTIAL_SUMS * sizeof *s->sums[gate]);
-    for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
-        const float *staged = packed ? packed + packed_integers_at(p, type, out, part) : s->staged;
-        if (!packed) stage_sixteen(t, s, gate, out, rows, part, s->staged);
-        multiply_sixteen(type, p, &s->tokens[gate], staged, part, tokens, s->sums[gate]);
+    memset(s->sums[gate], 0, (size_t)tokens * TILE_OUTPUTS * sizeof *s->sums[gate]);
+    for (int64_t part = 0; part * INTEGER_PART < p->in; part++) {
+        const size_t apart = staged_sixteen(type, groups_of(packed ? p->in : integer_part_channels(p, part)));
+        for (int n = 0; n < rows && !packed; n += RAPT_PARTIAL_SUMS)
+            stage_sixteen(t, s, gate, out + n, rapt_min(RAPT_PARTIAL_SUMS, rows - n), part,
+                          s->staged + (size_t)(n / RAPT_PARTIAL_SUMS) * apart);
+        multiply_staged(type, p, &s->tokens[gate], packed ? packed + packed_integers_at(p, type, out, part) : s->staged,
+                        rows > RAPT_PARTIAL_SUMS ? apart : 0, part, tokens, s->sums[gate]);
     }
 }
 
-/* Computes a task, pass by pass of its tokens and sixteen by sixteen of its outputs. */
+/* Ends the sums of `rows` rows of a sixteen, from row `out` on, which are sums `first` and following of a tile, and writes the
+ * outputs of the tokens of a pass, from number token0 on. */
+static void end_sixteen(const rapt_linear_task *t, const integer_linear_scratch *s, int64_t out, int first, int rows,
+                        int64_t token0, int tokens) {
+    const rapt_linear_problem *p = t->problem;
+    output_ends ends[2];
+    for (int gate = 0; gate <= gated(p); gate++) ends[gate] = ends_of(t, gate, out, rows);
+    for (int i = 0; i < tokens; i++) {
+        vf outputs[2][SUM_VECTORS];
+        for (int gate = 0; gate <= gated(p); gate++) {
+            for (int v = 0; v < SUM_VECTORS; v++)
+                outputs[gate][v] = v_load(s->sums[gate] + i * TILE_OUTPUTS + first + v * RAPT_VL);
+            end_sums(p, gate, &ends[gate], outputs[gate]);
+        }
+        for (int v = 0; v < SUM_VECTORS; v++)
+            v_store(s->outputs + v * RAPT_VL, gated(p) ? v_mul(outputs[1][v], outputs[0][v]) : outputs[0][v]);
+        write_outputs(t, token0 + i, out, rows, s->outputs, s->outputs + RAPT_PARTIAL_SUMS);
+    }
+}
+
+/* Computes a task, pass by pass of its tokens and TILE_OUTPUTS by TILE_OUTPUTS of its outputs. */
 static void linear_integers(const rapt_linear_task *t) {
     const rapt_linear_problem *p = t->problem;
     integer_linear_scratch s;
@@ -412,24 +521,12 @@ static void linear_integers(const rapt_linear_task *t) {
     for (int64_t done = 0; done < t->tokens; done += pass) {
         const int tokens = rapt_min(pass, t->tokens - done);
         quantise_tokens(t, &s, t->token0 + done, tokens);
-        for (int64_t out = t->out0; out < t->out0 + t->outs; out += RAPT_PARTIAL_SUMS) {
-            const int rows = rapt_min(RAPT_PARTIAL_SUMS, t->out0 + t->outs - out);
-            output_ends ends[2];
-            for (int gate = 0; gate <= gated(p); gate++) {
-                ends[gate] = ends_of(t, gate, out, rows);
-                sum_sixteen(t, &s, gate, out, rows, tokens);
-            }
-            for (int i = 0; i < tokens; i++) {
-                vf outputs[2][SUM_VECTORS];
-                for (int gate = 0; gate <= gated(p); gate++) {
-                    for (int v = 0; v < SUM_VECTORS; v++)
-                        outputs[gate][v] = v_load(s.sums[gate] + i * RAPT_PARTIAL_SUMS + v * RAPT_VL);
-                    end_sums(p, gate, &ends[gate], outputs[gate]);
-                }
-                for (int v = 0; v < SUM_VECTORS; v++)
-                    v_store(s.outputs + v * RAPT_VL, gated(p) ? v_mul(outputs[1][v], outputs[0][v]) : outputs[0][v]);
-                write_outputs(t, t->token0 + done + i, out, rows, s.outputs, s.outputs + RAPT_PARTIAL_SUMS);
-            }
+        for (int64_t n = 0; n < t->outs; n += TILE_OUTPUTS) {
+            const int rows = rapt_min(TILE_OUTPUTS, t->outs - n);
+            for (int gate = 0; gate <= gated(p); gate++) sum_rows(t, &s, gate, t->out0 + n, rows, tokens);
+            for (int first = 0; first < rows; first += RAPT_PARTIAL_SUMS)
+                end_sixteen(t, &s, t->out0 + n + first, first, rapt_min(RAPT_PARTIAL_SUMS, rows - first), t->token0 + done,
+                            tokens);
         }
     }
 }

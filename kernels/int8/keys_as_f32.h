@@ -53,7 +53,7 @@ static void stage_integers(rapt_type type, float *to, size_t ld, const char *con
     for (int r = 0; r < n; r++, to += ld) {
         int8_t unpacked[RAPT_MAX_HEAD_DIM];
         const char *const row = (const char *)unpacked;
-        unpack_integers(type, rows[r], channels, unpacked);
+        unpack_integers(type, rows[r], channels, 0, unpacked);
         stage_rows_int8(to, ld, &row, 1, 0, channels);
     }
 }

@@ -98,18 +98,18 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */
 
-/* Unpacks the integers of a row. */
-static void unpack_integers(rapt_type type, const char *row, int channels, int8_t *to) {
+/* Unpacks the integers of a row to bytes, adding `add` modulo 256. */
+static void unpack_integers(rapt_type type, const char *row, int channels, int add, int8_t *to) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, bytes)                                                                                           \
     case name:                                                                                                                   \
-        for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, 0, to + c);                            \
+        for (int c = 0; c < channels; c += RAPT_GROUP, row += bytes) unpack_##suffix(row, add, to + c);                          \
         break;
         RAPT_INTEGER_GROUPS(RAPT_TYPE)
         RAPT_RANGED_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
-        memcpy(to, row, (size_t)channels);
+        for (int c = 0; c < channels; c++) to[c] = (int8_t)(row[c] + add);
     }
 }
 
@@ -118,8 +118,15 @@ static void unpack_integers(rapt_type type, const char *row, int channels, int8_
 static int unpack_padded_integers(rapt_type type, const char *row, int channels, int8_t *to) {
     const int whole = (channels + 15) / 16 * 16;
     if (channels < whole) memset(to + whole - 16, 0, 16);
-    unpack_integers(type, row, channels, to);
+    unpack_integers(type, row, channels, 0, to);
     return whole;
+}
+
+/* Returns the bits of a little-endian f16. */
+static inline uint16_t half_le(const char *from) {
+    uint16_t half;
+    memcpy(&half, from, sizeof half);
+    return ON_BIG_ENDIAN ? __builtin_bswap16(half) : half;
 }
 
 /* Returns the number of groups of a row; a row of int8 is one group. */
@@ -139,23 +146,14 @@ static inline size_t group_bytes(rapt_type type) {
     }
 }
 
-/* Loads the f16 that groups have at `offset`: to[n * stride] = that of group n of a row. */
-static RAPT_NOINLINE void load_group_halves(rapt_type type, const char *row, size_t offset, int groups, float *to,
-                                            size_t stride) {
+/* Loads the scales of a row's groups: to[n * stride] = that of group n. */
+static RAPT_NOINLINE void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
     uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
     float scales[RAPT_MAX_HEAD_DIM / RAPT_GROUP + RAPT_VL];
-    for (int n = 0; n < groups; n++) {
-        memcpy(&halves[n], row + (size_t)n * group_bytes(type) + offset, sizeof *halves);
-        if (ON_BIG_ENDIAN) halves[n] = __builtin_bswap16(halves[n]);
-    }
+    for (int n = 0; n < groups; n++) halves[n] = half_le(row + (size_t)n * group_bytes(type));
     memset(halves + groups, 0, RAPT_VL * sizeof *halves);
     for (int n = 0; n < groups; n += RAPT_VL) v_store(scales + n, v_load_f16(halves + n));
     for (int n = 0; n < groups; n++) to[(size_t)n * stride] = scales[n];
-}
-
-/* Loads the scales of a row's groups. */
-static void load_group_scales(rapt_type type, const char *row, int groups, float *to, size_t stride) {
-    load_group_halves(type, row, 0, groups, to, stride);
 }
 
 /* Returns the index of element c in an array of elements that is read as lanes: element 0 of a lane has its lowest bits. */

@@ -23,9 +23,9 @@ static inline vf v_load_q4_k(const char *row, int channel) {
 
 /* Unpacks the codes of a block. */
 static inline void unpack_q4_k(const char *block, int8_t *to) {
-    for (int i = 0; i < 128; i++) {
-        const uint8_t byte = (uint8_t)block[16 + i];
-        to[i / 32 * 64 + i % 32] = (int8_t)(byte & 15);
-        to[i / 32 * 64 + i % 32 + 32] = (int8_t)(byte >> 4);
+    for (int i = 0; i < 128; i += 16) {
+        const bytes_of_16 pairs = load_bytes(block + 16 + i), low = pairs & 15, high = pairs >> 4;
+        memcpy(to + i / 32 * 64 + i % 32, &low, sizeof low);
+        memcpy(to + i / 32 * 64 + i % 32 + 32, &high, sizeof high);
     }
 }

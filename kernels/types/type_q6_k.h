@@ -4,6 +4,12 @@
  * it, j below 32, has its lower bits in byte 32 * (i & 1) + j, in the lower half if i is below 2, and its upper ones in byte j,
  * from bit 2 * i on. An element is d * a * (code - 32), which is exact. */
 
+/* Returns the scales a of a block. */
+static inline const char *scales_of_q6_k(const char *block) { return block + 192; }
+
+/* Returns the address of its scale d. */
+static inline const char *scale_of_q6_k(const char *block) { return block + 208; }
+
 /* Loads the codes of RAPT_VL channels, which lie in a run of 16, from `channel` on. */
 static inline vi i_load_q6_k(const char *block, int channel) {
     const int half = channel / 128 & 1, i = channel / 32 & 3, j = channel & 31;
@@ -23,14 +29,22 @@ static inline vi i_load_q6_k(const char *block, int channel) {
 
 static inline vf v_load_q6_k(const char *row, int channel) {
     const char *const block = group_of_q6_k(row, channel);
-    const vf scale = v_mul(v_broadcast_f16_le(block + 208), v_set1((float)(int8_t)block[192 + (channel / 16 & 15)]));
+    const vf scale =
+        v_mul(v_broadcast_f16_le(scale_of_q6_k(block)), v_set1((float)(int8_t)scales_of_q6_k(block)[channel / 16 & 15]));
     return v_mul(scale, v_from_int(i_add(i_load_q6_k(block, channel), i_set1(-32))));
 }
 
-/* Unpacks the codes of a block, each less 32. */
-static inline void unpack_q6_k(const char *block, int8_t *to) {
-    for (int i = 0; i < 256; i++) {
-        const int half = i / 128, lower = (uint8_t)block[half * 64 + i % 64], upper = (uint8_t)block[128 + half * 32 + i % 32];
-        to[i] = (int8_t)((lower >> (i / 64 & 1) * 4 & 15) + (upper >> (i / 32 & 3) * 2 & 3) * 16 - 32);
+/* Unpacks the integers of a block, codes less 32, adding `add` modulo 256. */
+static inline void unpack_q6_k(const char *block, int add, int8_t *to) {
+    for (int n = 0; n < 64; n += 16) {
+        const int half = n / 32, j = n % 32;
+        const bytes_of_16 a = load_bytes(block + half * 64 + j), b = load_bytes(block + half * 64 + 32 + j),
+                          upper = load_bytes(block + 128 + n), less = (bytes_of_16){0} + (uint8_t)(add - 32);
+        const bytes_of_16 codes[4] = {(a & 15) | (upper << 4 & 48), (b & 15) | (upper << 2 & 48), a >> 4 | (upper & 48),
+                                      b >> 4 | (upper >> 2 & 48)};
+        for (int i = 0; i < 4; i++) {
+            const bytes_of_16 integers = codes[i] + less;
+            memcpy(to + half * 128 + i * 32 + j, &integers, sizeof integers);
+        }
     }
 }
