@@ -18,10 +18,10 @@ typedef struct query_trailer {
 } query_trailer;
 
 /* Returns the floats of the bytes of a quantised row of Q, which fill whole vectors. */
-static inline int query_floats(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * RAPT_VL; }
+static inline int query_byte_floats(int channels) { return (channels + VECTOR_BYTES - 1) / VECTOR_BYTES * RAPT_VL; }
 
-/* Quantises a row of Q in place: its bytes, padded with 0 to query_floats, then a query_trailer, and then, if K has groups, for
- * each group the correction of its sums, which makes up for DOT_BIAS. */
+/* Quantises a row of Q in place: its bytes, padded with 0 to query_byte_floats, then a query_trailer, and then, if K has groups,
+ * for each group the correction of its sums, which makes up for DOT_BIAS. */
 static void quantise_query(float *q, int channels, int groups) {
     vf factor;
     query_trailer trailer = {scale_of_query(q, channels, &factor), 0};
@@ -32,12 +32,12 @@ static void quantise_query(float *q, int channels, int groups) {
         for (int j = 0; j < RAPT_VL && c + j < channels; j++) bytes[c + j] = (int8_t)n[j];
     }
     for (int c = 0; c < channels; c++) trailer.correction -= DOT_BIAS * bytes[c];
-    memcpy(q, bytes, (size_t)query_floats(channels) * sizeof *q);
-    memcpy(q + query_floats(channels), &trailer, sizeof trailer);
+    memcpy(q, bytes, (size_t)query_byte_floats(channels) * sizeof *q);
+    memcpy(q + query_byte_floats(channels), &trailer, sizeof trailer);
     for (int g = 0; g < groups && groups * RAPT_GROUP == channels; g++) {
         int32_t correction = 0;
         for (int c = g * RAPT_GROUP; c < (g + 1) * RAPT_GROUP; c++) correction -= DOT_BIAS * bytes[c];
-        memcpy(q + query_floats(channels) + sizeof trailer / sizeof *q + g, &correction, sizeof correction);
+        memcpy(q + query_byte_floats(channels) + sizeof trailer / sizeof *q + g, &correction, sizeof correction);
     }
 }
 
@@ -74,7 +74,7 @@ static RAPT_INLINE void score_dots(const int nr, const char *const *keys, size_t
     }
     UNROLLED(r, nr) {
         query_trailer trailer;
-        memcpy(&trailer, q + r * ldq + query_floats(channels), sizeof trailer);
+        memcpy(&trailer, q + r * ldq + query_byte_floats(channels), sizeof trailer);
         vi sum = i_add(i_sum_across(sums[r]), i_set1(trailer.correction));
         v_store(s + (size_t)r * RAPT_CHUNK, v_fma(v_from_int(sum), v_set1(trailer.scale), v_set1(0.0f)));
     }
@@ -260,7 +260,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
     for (int g = 0; g < groups; g++) {
         vi acc[DOT_ROWS];
         UNROLLED(r, nr)
-            acc[r] = v_as_int(v_broadcast(q + r * ldq + query_floats(channels) + sizeof(query_trailer) / sizeof *q + g));
+            acc[r] = v_as_int(v_broadcast(q + r * ldq + query_byte_floats(channels) + sizeof(query_trailer) / sizeof *q + g));
         UNROLLED(i, depth) {
             vi lanes = v_as_int(v_load(k->lanes + (size_t)(g * depth + i) * RAPT_VL));
             UNROLLED(r, nr) acc[r] = i_dot(acc[r], lanes, v_as_int(v_broadcast(q + r * ldq + g * depth + i)));
@@ -269,7 +269,7 @@ static RAPT_INLINE void score_group_dots(const int nr, const group_keys *k, int 
         UNROLLED(r, nr) t[r] = v_fma(v_from_int(acc[r]), scales, t[r]);
     }
     UNROLLED(r, nr)
-        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + query_floats(channels)), v_set1(0.0f)));
+        v_store(s + (size_t)r * RAPT_CHUNK, v_fma(t[r], v_broadcast(q + r * ldq + query_byte_floats(channels)), v_set1(0.0f)));
 }
 
 /* Scores n keys of K with groups as score_rows_dots does those of int8. memory: room for what lay_out_group_keys lays out. */
