@@ -3,6 +3,7 @@
  * RAPT_VL rows, so types of 16 bits need half of the shuffles, and narrower ones a quarter or less. Included by type_words.h. */
 
 /* Loads `bytes` bytes, at most a vector's, and 0 for the rest of the vector. Replaceable. */
+static inline vf v_load_part(const char *from, size_t bytes);
 #ifndef v_load_part
 static inline vf v_load_part(const char *from, size_t bytes) {
     /* Copies its beginning and its end, which overlap, in one of a few sizes: memcpy of any size would be a call. */

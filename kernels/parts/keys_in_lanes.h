@@ -117,7 +117,10 @@ typedef struct key_format {
     stage_key_rest *stage_rest; /* stages the channels beyond whole steps, of which types with groups have none */
     read_step_word *read;       /* reads a step of RAPT_VL rows */
     column_word *column;        /* converts element i of each dword: one channel of RAPT_VL rows */
+    float *columns;             /* scratch for what stage_rest writes, STEP_COLUMNS floats for each vector of keys of a tile */
 } key_format;
+
+enum { MOST_KEY_VECTORS = 2 * RAPT_PARTIAL_SUMS / RAPT_VL, STEP_COLUMNS = 4 * RAPT_VL * RAPT_VL };
 
 /* Returns the channels of a step. */
 static RAPT_INLINE int step_channels(const key_format k) { return step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group; }
@@ -194,11 +197,10 @@ static RAPT_INLINE void score_step(const key_format k, const int ng, const int n
 /* Adds the products of the channels from `whole` on, which are fewer than a step. */
 static RAPT_INLINE void score_tail(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int whole, int channels, const float *q, size_t ldq, vf *acc) {
-    float columns[RAPT_PARTIAL_SUMS / RAPT_VL * 2][4 * RAPT_VL * RAPT_VL]; /* of as many vectors as score_keys_as takes */
-    UNROLLED(g, ng) k.stage_rest(columns[g], keys + g * RAPT_VL, offset, channels);
+    UNROLLED(g, ng) k.stage_rest(k.columns + g * STEP_COLUMNS, keys + g * RAPT_VL, offset, channels);
     for (int c = whole, at = (step_channels(k) - (channels - whole)) * RAPT_VL; c < channels; c++, at += RAPT_VL)
         UNROLLED(g, ng) {
-            const vf x = v_load(columns[g] + at);
+            const vf x = v_load(k.columns + g * STEP_COLUMNS + at);
             UNROLLED(r, nr) acc[g * nr + r] = v_fma(v_broadcast(q + r * ldq + c), x, acc[g * nr + r]);
         }
 }
@@ -255,7 +257,7 @@ static RAPT_INLINE void stage_rest_as(const key_format k, float *to, const char 
 /* Defines stage_rest_f32, stage_rest_f16 and so on: the stage_key_rest of each type, of which those with groups have none. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rest_##suffix(float *to, const char *const *keys, size_t offset, int end) {                  \
-        const key_format k = {name, group, bytes, NULL, read_##suffix, v_column_##suffix};                                       \
+        const key_format k = {name, group, bytes, NULL, read_##suffix, v_column_##suffix, NULL};                                 \
         if (group == 1) stage_rest_as(k, to, keys, offset, end);                                                                 \
     }
 RAPT_DIRECT_TYPES(RAPT_TYPE)
@@ -280,7 +282,8 @@ static RAPT_NOINLINE void copy_short_rows(short_rows *to, const char *const *key
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
-        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix};                        \
+        float columns[MOST_KEY_VECTORS * STEP_COLUMNS];                                                                          \
+        const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix, columns};               \
         const int step_size = step_bytes(name, group, bytes), row_size = channels * (bytes);                                     \
         short_rows copies;                                                                                                       \
         if (group == 1 && row_size < step_size) {                                                                                \

@@ -32,8 +32,9 @@ static inline bool of_elements(rapt_type type) {
 }
 
 /* Returns the last n lanes of x as its first ones, and 0 in the others. n is at least 1. Replaceable. */
+static inline vf v_last_lanes(vf x, int n);
 #ifndef v_last_lanes
-static RAPT_INLINE vf v_last_lanes(vf x, int n) {
+static inline vf v_last_lanes(vf x, int n) {
     float lanes[2 * RAPT_VL];
     v_store(lanes, x);
     v_store(lanes + RAPT_VL, v_set1(0.0f));

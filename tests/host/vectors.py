@@ -59,7 +59,7 @@ def test_changed_bits(folder, scratch):
             changed, at = x.copy(), (0,) * (x.ndim - 1) + (x.shape[-1] // 2,)
             if kind == "q8_0": changed[(0,) * (x.ndim - 1) + (1,)] ^= 4  # a scale's exponent
             elif x.dtype == bool: changed[at] = ~x[at]
-            elif key in ("o", "lse", "y") and kind == "f32": changed[at] = np.nextafter(x[at], np.inf)
+            elif key in ("o", "lse", "y") and kind == "f32": changed[at] = np.nextafter(x[at], x.dtype.type(np.inf))
             else: changed[at] = x[at] + x.dtype.type(1)
             np.save(one / file, changed)
             status, out, err = check(one)
