@@ -156,8 +156,8 @@ RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, cons
 /* Sets *bytes to the size of prepacked weights of the plan, of W and of G each; to SIZE_MAX if it would exceed the address space.
  * It is about 4 bytes for each weight; 2 in bf16 arithmetic in the kernels amx and avx512_bf16; 16 in sse41, which stores each
  * weight four times; in integer arithmetic 0.56 to 0.75 for types of 4 bits and 1.1 for the others, but 2.1 to 2.3 in the kernels
- * scalar and scalar_fma. If W and G differ in type, it is the larger one of their sizes. Rows are padded to a multiple of 256 channels, or, above 1024, of 1024; in
- * bf16 and integer arithmetic to one of 32. Errors: NULL, PLAN. */
+ * scalar and scalar_fma. If W and G differ in type, it is the larger one of their sizes. Rows are padded to a multiple of 256
+ * channels, or, above 1024, of 1024; in bf16 and integer arithmetic to one of 32. Errors: NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 
 /* The tensors of a call of rapt_linear_prepack_run. Call rapt_linear_prepack_args_init first, then set weight, prepacked and

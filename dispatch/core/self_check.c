@@ -66,7 +66,7 @@ static void fill_blocks(rapt_type type, char *to, int64_t blocks, uint32_t seed)
         const int64_t at = i % bytes;
         const bool exponent = type == RAPT_Q6_K ? at == bytes - 1 : at == 1 || at == 3; /* the byte that has it */
         seed = seed * UINT32_C(1664525) + UINT32_C(1013904223);
-        to[i] = exponent ? 0x14 : (char)(seed >> 24);
+        to[i] = (char)(exponent ? UINT32_C(0x14) : seed >> 24);
     }
 }
 

@@ -13,9 +13,10 @@ enum {
     INTEGER_SIXTEENS = RAPT_VL == 16 ? 2 : 1, /* sixteens of a register tile, for which a token is broadcast once */
     TILE_OUTPUTS = INTEGER_SIXTEENS * RAPT_PARTIAL_SUMS,
     TILE_SUMS = INTEGER_SIXTEENS * SUM_VECTORS, /* vectors of a token's sums */
+    MOST_INTEGER_TOKENS = 6,                    /* INTEGER_TOKENS of any kernel */
     /* The most tokens of a register tile: sums of integers, those of blocks so far, weights and a token fit into 32 registers of
      * 16 lanes; with 16 registers the sums of blocks stay in the L1 cache. */
-    INTEGER_TOKENS = RAPT_VL == 16  ? 6
+    INTEGER_TOKENS = RAPT_VL == 16  ? MOST_INTEGER_TOKENS
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
@@ -390,7 +391,7 @@ static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const
             const int n = b * RAPT_PARTIAL_SUMS + v % SUM_VECTORS * RAPT_VL;
             const vf scale = v_load_scales((const staged_scale *)(from + at.scales) + n);
             const vf minimum = f.minimums ? v_load_scales((const staged_scale *)(from + at.minimums) + n) : v_set1(0.0f);
-            vf token_sums[INTEGER_TOKENS]; /* each times the minimums of its sub-blocks: exact integers, as f32 */
+            vf token_sums[MOST_INTEGER_TOKENS]; /* each times the minimums of its sub-blocks: exact integers, as f32 */
             UNROLLED(j, nt) token_sums[j] = v_set1(f.minimums && !f.scaled ? tokens.sums[(size_t)j * lds + (size_t)b] : 0.0f);
             for (int sub = b * subs; sub < (b + 1) * subs && f.minimums && f.scaled; sub++) {
                 const char *const integers = (const char *)(from + at.sub_minimums) + v % SUM_VECTORS * RAPT_VL;

@@ -263,16 +263,14 @@ static RAPT_INLINE void stage_rest_as(const key_format k, float *to, const char 
 RAPT_DIRECT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Copies of n rows of K that have less than a step: each ends where a step of step_size bytes ends. */
-typedef struct short_rows {
-    const char *keys[RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD]; /* their addresses, and those that are prefetched */
-    char steps[RAPT_BLOCK * sizeof(vf) + sizeof(vf)];
-} short_rows;
+enum { KEY_ADDRESSES = RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD }; /* of a block, and those that are prefetched */
 
-static RAPT_NOINLINE void copy_short_rows(short_rows *to, const char *const *keys, size_t offset, int n, size_t bytes,
-                                          size_t step_size) {
-    char *const first = to->steps + step_size - bytes;
-    for (int i = 0; i < RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD; i++) to->keys[i] = first + (size_t)rapt_min(i, n - 1) * step_size;
+/* Copies n rows of K that have less than a step, so that each ends where a step of step_size bytes ends. Sets to[KEY_ADDRESSES]
+ * to the addresses of the copies; those that are prefetched are the last one. */
+static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const char *const *keys, size_t offset, int n,
+                                          size_t bytes, size_t step_size) {
+    char *const first = steps + step_size - bytes;
+    for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = first + (size_t)rapt_min(i, n - 1) * step_size;
     /* A row is followed by zeros, which the next one overwrites. */
     for (int i = 0; i < n; i++) v_store(first + (size_t)i * step_size, v_load_part(keys[i] + offset, bytes));
 }
@@ -285,10 +283,11 @@ static RAPT_NOINLINE void copy_short_rows(short_rows *to, const char *const *key
         float columns[MOST_KEY_VECTORS * STEP_COLUMNS];                                                                          \
         const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix, columns};               \
         const int step_size = step_bytes(name, group, bytes), row_size = channels * (bytes);                                     \
-        short_rows copies;                                                                                                       \
+        const char *copies[KEY_ADDRESSES];                                                                                       \
+        char steps[(RAPT_BLOCK + 1) * sizeof(vf)];                                                                               \
         if (group == 1 && row_size < step_size) {                                                                                \
-            copy_short_rows(&copies, keys, offset, n, (size_t)row_size, (size_t)step_size);                                      \
-            keys = copies.keys, offset = 0;                                                                                      \
+            copy_short_rows(copies, steps, keys, offset, n, (size_t)row_size, (size_t)step_size);                                \
+            keys = copies, offset = 0;                                                                                           \
         }                                                                                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \

@@ -679,10 +679,11 @@ static void parts_of_vectors(void) {
     tap_ok(wrong == 0, "v_load_part: 0 to %d bytes, %d wrong", (int)sizeof(vf), wrong);
     wrong = 0;
     for (int n = 1; n <= RAPT_VL; n++) {
-        float x[RAPT_VL], got[RAPT_VL];
+        float x[RAPT_VL], got[RAPT_VL], want[RAPT_VL] = {0};
         for (int i = 0; i < RAPT_VL; i++) x[i] = (float)(i + 1);
+        memcpy(want, x + RAPT_VL - n, (size_t)n * sizeof *want);
         v_store(got, v_last_lanes(v_load(x), n));
-        for (int i = 0; i < RAPT_VL; i++) wrong += got[i] != (i < n ? x[RAPT_VL - n + i] : 0.0f);
+        for (int i = 0; i < RAPT_VL; i++) wrong += got[i] != want[i];
     }
     tap_ok(wrong == 0, "v_last_lanes: 1 to %d lanes, %d wrong", RAPT_VL, wrong);
 }
