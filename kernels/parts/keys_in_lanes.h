@@ -265,14 +265,14 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
 
 enum { KEY_ADDRESSES = RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD }; /* of a block, and those that are prefetched */
 
-/* Copies n rows of K that have less than a step, so that each ends where a step of step_size bytes ends. Sets to[KEY_ADDRESSES]
- * to the addresses of the copies; those that are prefetched are the last one. */
+/* Copies n rows of K that have less than a step of step_size bytes to the ends of steps. Sets to[KEY_ADDRESSES] to the addresses
+ * of the steps; those that are prefetched are the last one. */
 static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const char *const *keys, size_t offset, int n,
                                           size_t bytes, size_t step_size) {
-    char *const first = steps + step_size - bytes;
-    for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = first + (size_t)rapt_min(i, n - 1) * step_size;
+    for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = steps + (size_t)rapt_min(i, n - 1) * step_size;
     /* A row is followed by zeros, which the next one overwrites. */
-    for (int i = 0; i < n; i++) v_store(first + (size_t)i * step_size, v_load_part(keys[i] + offset, bytes));
+    for (int i = 0; i < n; i++)
+        v_store(steps + (size_t)(i + 1) * step_size - bytes, v_load_part(keys[i] + offset, bytes));
 }
 
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
@@ -287,7 +287,7 @@ static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const ch
         char steps[(RAPT_BLOCK + 1) * sizeof(vf)];                                                                               \
         if (group == 1 && row_size < step_size) {                                                                                \
             copy_short_rows(copies, steps, keys, offset, n, (size_t)row_size, (size_t)step_size);                                \
-            keys = copies, offset = 0;                                                                                           \
+            keys = copies, offset = (size_t)(step_size - row_size);                                                                                           \
         }                                                                                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
