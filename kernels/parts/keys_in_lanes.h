@@ -271,8 +271,7 @@ static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const ch
                                           size_t bytes, size_t step_size) {
     for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = steps + (size_t)rapt_min(i, n - 1) * step_size;
     /* A row is followed by zeros, which the next one overwrites. */
-    for (int i = 0; i < n; i++)
-        v_store(steps + (size_t)(i + 1) * step_size - bytes, v_load_part(keys[i] + offset, bytes));
+    for (int i = 0; i < n; i++) v_store(steps + (size_t)(i + 1) * step_size - bytes, v_load_part(keys[i] + offset, bytes));
 }
 
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
@@ -287,7 +286,7 @@ static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const ch
         char steps[(RAPT_BLOCK + 1) * sizeof(vf)];                                                                               \
         if (group == 1 && row_size < step_size) {                                                                                \
             copy_short_rows(copies, steps, keys, offset, n, (size_t)row_size, (size_t)step_size);                                \
-            keys = copies, offset = (size_t)(step_size - row_size);                                                                                           \
+            keys = copies, offset = (size_t)(step_size - row_size);                                                              \
         }                                                                                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
