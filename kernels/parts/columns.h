@@ -10,11 +10,11 @@ static inline vf v_load_part(const char *from, size_t bytes) {
     char part[64] = {0}; /* a whole vector of any kernel */
     const char *const end = from + bytes;
     if (bytes >= sizeof(vf)) return v_load(from);
-    if (bytes >= 32) memcpy(part, from, 32), memcpy(part + bytes - 32, end - 32, 32);
-    else if (bytes >= 16) memcpy(part, from, 16), memcpy(part + bytes - 16, end - 16, 16);
-    else if (bytes >= 8) memcpy(part, from, 8), memcpy(part + bytes - 8, end - 8, 8);
-    else if (bytes >= 4) memcpy(part, from, 4), memcpy(part + bytes - 4, end - 4, 4);
-    else if (bytes >= 2) memcpy(part, from, 2), memcpy(part + bytes - 2, end - 2, 2);
+    if (bytes >= 32) memcpy(part, from, 32), memcpy(part + (bytes - 32), end - 32, 32);
+    else if (bytes >= 16) memcpy(part, from, 16), memcpy(part + (bytes - 16), end - 16, 16);
+    else if (bytes >= 8) memcpy(part, from, 8), memcpy(part + (bytes - 8), end - 8, 8);
+    else if (bytes >= 4) memcpy(part, from, 4), memcpy(part + (bytes - 4), end - 4, 4);
+    else if (bytes >= 2) memcpy(part, from, 2), memcpy(part + (bytes - 2), end - 2, 2);
     else if (bytes == 1) *part = *from;
     return v_load(part);
 }
