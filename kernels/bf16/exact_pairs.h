@@ -72,7 +72,8 @@ static bool stage_key_pairs(float *to, size_t ld, const char *const *rows, int n
     return !has_subthreshold(folded);
 }
 
-/* Converts queries that pack_query_pairs has packed to f32, [channels][TILE_ROWS], of an even number of channels. */
+/* Converts queries that pack_query_pairs has packed to f32, [channels][TILE_ROWS]; after an odd number of channels comes one of
+ * 0. */
 static RAPT_NOINLINE void unpack_query_pairs(float *to, const float *q, int channels, int vectors) {
     for (int c = 0; c < channels; c += 2, q += TILE_ROWS, to += 2 * TILE_ROWS)
         for (int i = 0; i < vectors * RAPT_VL; i += RAPT_VL) {
