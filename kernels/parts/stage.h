@@ -44,13 +44,13 @@ static inline vf v_last_lanes(vf x, int n) {
 
 /* Loads n channels at `from`, at most RAPT_VL, and 0 for the rest of the vector. bytes: of a channel. */
 static RAPT_INLINE vf load_part(load_channels *load, size_t bytes, const char *from, int n) {
-    char part[RAPT_VL * 4] = {0};
-    memcpy(part, from, (size_t)n * bytes);
+    char part[RAPT_VL * 4];
+    v_store(part, v_load_part(from, (size_t)n * bytes));
     return load(part, 0);
 }
 
 /* Loads channels [at, at + n) of a row, n at most RAPT_VL, and 0 for the rest of the vector. If as many channels come before
- * their end as a vector has, that vector is loaded: load_part calls memcpy, which takes several times as long. */
+ * their end as a vector has, that vector is loaded, since load_part goes by way of memory. */
 static RAPT_INLINE vf load_last(load_channels *load, size_t bytes, const char *row, int at, int n) {
     if (RAPT_VL > 1 && at + n < RAPT_VL) return load_part(load, bytes, row + (size_t)at * bytes, n);
     return v_last_lanes(load(row, at + n - RAPT_VL), n);
