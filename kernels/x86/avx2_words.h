@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "x86/part_words.h"
 
 #define RAPT_KERNEL_FUSED true
 #define RAPT_NEEDS_AVX2   (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_F16C)
@@ -38,13 +39,9 @@ typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i, since gcc 1
 static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
 #define v_load_part v_load_part
 static inline vf v_load_part(const char *from, size_t bytes) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), whole = _mm256_set1_epi32((int)(bytes / 4));
-    const __m256i lanes = _mm256_maskload_epi32((const void *)from, _mm256_cmpgt_epi32(whole, lane));
-    uint32_t rest = 0; /* the bytes of a lane that is not whole */
-    if (bytes & 2) rest = (uint32_t)(uint8_t)from[bytes & ~(size_t)3] | (uint32_t)(uint8_t)from[(bytes & ~(size_t)3) + 1] << 8;
-    if (bytes & 1) rest |= (uint32_t)(uint8_t)from[bytes - 1] << 8 * (bytes & 2);
-    const __m256i last = _mm256_and_si256(_mm256_cmpeq_epi32(whole, lane), _mm256_set1_epi32((int)rest));
-    return _mm256_castsi256_ps(_mm256_or_si256(lanes, last));
+    const size_t low = bytes < 16 ? bytes : 16;
+    const __m128i first = load_part_of_16(from, low), second = load_part_of_16(from + low, bytes - low);
+    return _mm256_castsi256_ps(_mm256_set_m128i(second, first));
 }
 #define v_last_lanes v_last_lanes
 static inline vf v_last_lanes(vf x, int n) {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernel.h"
+#include "x86/part_words.h"
 
 #define RAPT_KERNEL_NAME  sse41
 #define RAPT_KERNEL_NEEDS RAPT_CPU_SSE41
@@ -37,6 +38,8 @@ typedef __m128 vf, vm;
 typedef __m128i vi;
 
 static inline vf v_load(const void *from) { return _mm_loadu_ps(from); }
+#define v_load_part v_load_part
+static inline vf v_load_part(const char *from, size_t bytes) { return _mm_castsi128_ps(load_part_of_16(from, bytes)); }
 static inline void v_store(void *to, vf x) { _mm_storeu_ps(to, x); }
 static inline vf v_set1(float x) { return _mm_set1_ps(x); }
 static inline vf v_broadcast(const void *from) {
