@@ -86,8 +86,18 @@ int __wrap_pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m) {
 }
 #endif
 
+/* Yields until so many threads wait on conditions. They do soon: after five seconds it returns all the same. */
+static void until_asleep(int64_t threads) {
+#if !defined(_WIN32)
+    const time_t start = time(NULL);
+    while (atomic_load(&waits) < threads && time(NULL) - start < 5) rapt_thread_yield();
+#else
+    (void)threads;
+#endif
+}
+
 /* Index 0 does not end before all the others have, so they must be handed out one by one; nor before all other threads sleep,
- * which must then have left the call, though it is still open. They sleep soon: after five seconds it ends all the same. */
+ * which must then have left the call, though it is still open. */
 typedef struct uneven {
     _Atomic int64_t ended;
     int64_t n, others; /* indices; threads but the one of index 0 */
@@ -98,12 +108,29 @@ static void hold_first(void *arg, int64_t i) {
     if (i == 0) {
         atomic_store(&waits, 0);
         while (atomic_load(&u->ended) < u->n - 1) rapt_thread_yield();
-#if !defined(_WIN32)
-        const time_t start = time(NULL);
-        while (atomic_load(&waits) < u->others && time(NULL) - start < 5) rapt_thread_yield();
-#endif
+        until_asleep(u->others);
     }
     atomic_fetch_add(&u->ended, 1);
+}
+
+/* For two indices on two threads. The worker's does not end before the caller, whose own has ended, sleeps. */
+static _Thread_local bool is_caller;
+
+typedef struct late {
+    _Atomic bool worker_came, worker_ended;
+} late;
+
+static void hold_worker(void *arg, int64_t i) {
+    late *l = arg;
+    (void)i;
+    if (is_caller) {
+        while (!atomic_load(&l->worker_came)) rapt_thread_yield();
+        return;
+    }
+    atomic_store(&waits, 0);
+    atomic_store(&l->worker_came, true);
+    until_asleep(1);
+    atomic_store(&l->worker_ended, true);
 }
 
 typedef struct nest {
@@ -415,6 +442,13 @@ int main(int argc, char **argv) {
             uneven u = {0, 100, threads[t] - 1};
             rapt_pool_for(pool, u.n, hold_first, &u);
             ok(u.ended == u.n, "a long index does not hold up the others", (long long)threads[t]);
+        }
+        if (threads[t] == 2) {
+            late l = {0};
+            is_caller = true;
+            rapt_pool_for(pool, 2, hold_worker, &l);
+            is_caller = false;
+            ok(l.worker_ended, "the caller sleeps until the worker's index has ended", 2);
         }
         rapt_pool_destroy(pool);
     }
