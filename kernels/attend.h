@@ -132,7 +132,7 @@
  *   advance_bf16        bf16_queries.h       computes weights, and adds P V
  *
  *   In bf16 arithmetic with keys in lanes; those that share a layout together: pack_bf16_row and score_bf16_tile, pack_bf16_rows
- *   and score_bf16_rows, and the last three, but for an add_bf16_step that leaves O as end_bf16_rows here expects it:
+ *   and score_bf16_rows, add_bf16_step and end_bf16_rows, and start_bf16_rows if there is one:
  *   bf16_scratch_floats bf16.h               scratch for few rows
  *   pack_bf16_row       bf16_rows.h          packs a row of Q, or a token, for score_bf16_tile
  *   pack_bf16_rows      bf16_rows.h          packs rows of Q

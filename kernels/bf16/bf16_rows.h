@@ -197,17 +197,27 @@ static void start_bf16_rows(const rapt_problem *p, const row_scratch *s, int hea
 
 /* Computes O += P V of one head for keys [from, to) of a block, which belong to one step. n: rows of the head. It may leave the
  * channels of O in an order of its own, which end_bf16_rows mends: this version has the even ones of each 2 * RAPT_VL in one
- * vector, and the odd ones in the next. Replaceable. */
+ * vector, and the odd ones in the next; and the last 2 * RAPT_VL channels after the whole ones (move_last_channels). Replaceable.
+ */
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to);
+
+/* True if add_bf16_step first copies rows of V as bf16, in whole steps: those of other types, with scales of tokens, and of less
+ * than a vector. */
+static inline bool copies_bf16_values(const rapt_problem *p) {
+    return scaled_by_key(&p->v_scales) || p->v.type != RAPT_BF16 || p->d_v < 2 * RAPT_VL;
+}
 
 /* Ends what start_bf16_rows began: leaves O in the rows' states, channels in ascending order. Replaceable. */
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n);
 #ifndef end_bf16_rows
 static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
     (void)s;
-    /* add_bf16_step leaves them deinterleaved. */
-    for (int r = 0; r < heads * n; r++) interleave_channels(rows[r].chunk_state.o, 2, (int)whole_steps(p->d_v));
+    for (int r = 0; r < heads * n; r++) {
+        float *o = rows[r].chunk_state.o;
+        interleave_channels(o, 2, (int)whole_steps(p->d_v));
+        if (!copies_bf16_values(p)) move_last_channels(o, p->d_v, 2 * RAPT_VL);
+    }
 }
 #endif
 #ifndef add_bf16_step
@@ -220,15 +230,15 @@ typedef struct parity_keys {
 } parity_keys;
 
 /* Adds the value of the k-th of `keys`, times its weight in each row, to the sums of nr rows by nv vectors of pairs of channels,
- * sum[row * 2 * nv + 2 * vector + place in the pair]. If the vector is not `whole`, and there is one, V has only `bytes` bytes of
- * it. Returns `folded` with the value's channels folded in (has_subthreshold), or unchanged with flush. */
-static RAPT_INLINE vi add_bf16_value(const bool flush, const bool whole, const int nv, const int nr, const parity_keys *keys,
-                                     int k, size_t offset, size_t bytes, int ahead, vi folded, vf *sum) {
+ * sum[row * 2 * nv + 2 * vector + place in the pair]. The last vector begins `back` bytes earlier. Returns `folded` with the
+ * value's channels folded in (has_subthreshold), or unchanged with flush. */
+static RAPT_INLINE vi add_bf16_value(const bool flush, const int nv, const int nr, const parity_keys *keys, int k, size_t offset,
+                                     size_t back, int ahead, vi folded, vf *sum) {
     const char *row = keys->rows[k] + offset;
     vi pairs[4];
     vf b[8];
     UNROLLED(v, nv) {
-        pairs[v] = v_as_int(whole ? v_load(row + (size_t)v * sizeof(vf)) : v_load_part(row, bytes));
+        pairs[v] = v_as_int(v_load((v == nv - 1 ? row - back : row) + (size_t)v * sizeof(vf)));
         if (flush) pairs[v] = flush_subthreshold_pairs(pairs[v]);
         else folded = i_fold_smallest_bf16(folded, pairs[v]);
         b[2 * v] = first_of_pairs(pairs[v]), b[2 * v + 1] = second_of_pairs(pairs[v]);
@@ -254,22 +264,22 @@ static RAPT_INLINE vi add_bf16_value(const bool flush, const bool whole, const i
 
 /* Adds one step of P V for nr rows and nv vectors of pairs of channels: O = O + (even keys + odd keys). A vector of V has
  * RAPT_VL pairs of adjacent channels, whose first ones go to one vector of O and whose second ones to the next. keys[0]: the even
- * keys; keys[1]: the odd ones. whole and bytes: as of add_bf16_value. ahead: the prefetch distance of V, in keys of a parity.
+ * keys; keys[1]: the odd ones. back: as of add_bf16_value. ahead: the prefetch distance of V, in keys of a parity.
  *
  * flush = false is the fast path: it assumes that V has no subthreshold number. If it meets one it returns false and leaves O
  * untouched, and the caller repeats the call with flush = true, which flushes every element and always succeeds. */
-static RAPT_INLINE bool bf16_value_tile(const bool flush, const bool whole, const int nv, const int nr, const parity_keys keys[2],
-                                        size_t offset, size_t bytes, int ahead, float *o, size_t ldo) {
+static RAPT_INLINE bool bf16_value_tile(const bool flush, const int nv, const int nr, const parity_keys keys[2], size_t offset,
+                                        size_t back, int ahead, float *o, size_t ldo) {
     const int both = rapt_min(keys[0].count, keys[1].count); /* keys of both parities in turns, to read V about in its order */
     vi folded = i_set1(0);
     vf even[16], odd[16];
     UNROLLED(i, 2 * nv * nr) even[i] = odd[i] = v_set1(0.0f);
     for (int k = 0; k < both; k++) {
-        folded = add_bf16_value(flush, whole, nv, nr, &keys[0], k, offset, bytes, ahead, folded, even);
-        folded = add_bf16_value(flush, whole, nv, nr, &keys[1], k, offset, bytes, ahead, folded, odd);
+        folded = add_bf16_value(flush, nv, nr, &keys[0], k, offset, back, ahead, folded, even);
+        folded = add_bf16_value(flush, nv, nr, &keys[1], k, offset, back, ahead, folded, odd);
     }
-    if (keys[0].count > both) folded = add_bf16_value(flush, whole, nv, nr, &keys[0], both, offset, bytes, ahead, folded, even);
-    if (keys[1].count > both) folded = add_bf16_value(flush, whole, nv, nr, &keys[1], both, offset, bytes, ahead, folded, odd);
+    if (keys[0].count > both) folded = add_bf16_value(flush, nv, nr, &keys[0], both, offset, back, ahead, folded, even);
+    if (keys[1].count > both) folded = add_bf16_value(flush, nv, nr, &keys[1], both, offset, back, ahead, folded, odd);
     if (!flush && has_subthreshold(folded)) return false;
     UNROLLED(r, nr)
         UNROLLED(v, 2 * nv) {
@@ -279,38 +289,38 @@ static RAPT_INLINE bool bf16_value_tile(const bool flush, const bool whole, cons
     return true;
 }
 
-/* Adds one step of P V with flushing, for any number of channels and rows, a vector and a row at a time: this is rare, so one
+/* Adds one step of P V with flushing, for any number of vectors and rows, a vector and a row at a time: this is rare, so one
  * instance is enough. */
-static RAPT_NOINLINE void add_bf16_flushed(int channels, int rows, const parity_keys keys[2], size_t offset, int ahead, float *o,
-                                           size_t ldo) {
+static RAPT_NOINLINE void add_bf16_flushed(int vectors, int rows, const parity_keys keys[2], size_t offset, size_t back,
+                                           int ahead, float *o, size_t ldo) {
     for (int r = 0; r < rows; r++) {
         parity_keys of_row[2] = {keys[0], keys[1]};
         for (int parity = 0; parity < 2; parity++) of_row[parity].weights += (size_t)r * RAPT_CHUNK;
-        for (int c = 0; c < channels; c += 2 * RAPT_VL) {
-            const size_t at = (size_t)c * sizeof(uint16_t), bytes = (size_t)(channels - c) * sizeof(uint16_t);
-            bf16_value_tile(true, false, 1, 1, of_row, offset + at, bytes < sizeof(vf) ? bytes : sizeof(vf), ahead,
-                            o + (size_t)r * ldo + c, ldo);
-        }
+        for (int v = 0; v < vectors; v++)
+            bf16_value_tile(true, 1, 1, of_row, offset + (size_t)v * sizeof(vf), v == vectors - 1 ? back : 0, ahead,
+                            o + (size_t)r * ldo + (size_t)v * 2 * RAPT_VL, ldo);
     }
 }
 
-/* Adds a register tile of one step of P V: nr rows and nv whole vectors of pairs, or one with only `channels` channels. If it has
- * met a subthreshold number, it is computed again with flushing. */
-static RAPT_INLINE void add_bf16_tile(const bool whole, const int nv, const int nr, const parity_keys keys[2], size_t offset,
-                                      int ahead, float *o, size_t ldo, int channels) {
-    if (!bf16_value_tile(false, whole, nv, nr, keys, offset, (size_t)channels * sizeof(uint16_t), ahead, o, ldo))
-        add_bf16_flushed(channels, nr, keys, offset, ahead, o, ldo);
+/* Adds a register tile of one step of P V: nr rows and nv vectors of pairs. If it has met a subthreshold number, it is computed
+ * again with flushing. */
+static RAPT_INLINE void add_bf16_tile(const int nv, const int nr, const parity_keys keys[2], size_t offset, size_t back,
+                                      int ahead, float *o, size_t ldo) {
+    if (!bf16_value_tile(false, nv, nr, keys, offset, back, ahead, o, ldo))
+        add_bf16_flushed(nv, nr, keys, offset, back, ahead, o, ldo);
 }
 
-/* Adds one step of P V for nr rows and all channels, nv vectors of pairs at a time, then one by one, and then what is left. */
+/* Adds one step of P V for nr rows and all channels, nv vectors of pairs at a time, and then one by one. The last one ends with
+ * the last channel. */
 static RAPT_INLINE void add_bf16_pairs(const int nv, const int nr, const parity_keys keys[2], size_t offset, int ahead, float *o,
                                        size_t ldo, int channels) {
     enum { PAIRS = 2 * RAPT_VL };
-    for (; channels >= nv * PAIRS; channels -= nv * PAIRS, offset += (size_t)nv * sizeof(vf), o += nv * PAIRS)
-        add_bf16_tile(true, nv, nr, keys, offset, ahead, o, ldo, nv * PAIRS);
-    for (; channels >= PAIRS; channels -= PAIRS, offset += sizeof(vf), o += PAIRS)
-        add_bf16_tile(true, 1, nr, keys, offset, ahead, o, ldo, PAIRS);
-    if (channels > 0) add_bf16_tile(false, 1, nr, keys, offset, ahead, o, ldo, channels);
+    int vectors = (channels + PAIRS - 1) / PAIRS;
+    const size_t back = (size_t)(vectors * PAIRS - channels) * sizeof(uint16_t);
+    for (; vectors >= nv; vectors -= nv, offset += (size_t)nv * sizeof(vf), o += nv * PAIRS)
+        add_bf16_tile(nv, nr, keys, offset, vectors == nv ? back : 0, ahead, o, ldo);
+    for (; vectors > 0; vectors--, offset += sizeof(vf), o += PAIRS)
+        add_bf16_tile(1, nr, keys, offset, vectors == 1 ? back : 0, ahead, o, ldo);
 }
 
 /* Adds one step of P V for n rows, as many at a time as have room in the registers for the sums of both parities: four where
@@ -332,7 +342,7 @@ static RAPT_NOINLINE void add_bf16_rows(parity_keys even, parity_keys odd, size_
 static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n, const value_parities *v,
                           const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    const bool scaled = scaled_by_key(&p->v_scales), copy = scaled || p->v.type != RAPT_BF16;
+    const bool scaled = scaled_by_key(&p->v_scales), copy = copies_bf16_values(p);
     float scales[RAPT_BLOCK];
     const int chunk_from = (int)(b->number % RAPT_CHUNK) + from, keys = to - from, whole = (int)whole_steps(p->d_v);
     size_t offset = (size_t)kv_head * (size_t)p->v.head_stride;

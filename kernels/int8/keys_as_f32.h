@@ -140,8 +140,8 @@ static void add_int8_values(const rapt_task *t, const row_scratch *s, int kv_hea
                             const float *alpha, const char *const *values, const block *b, const float *scales) {
     const rapt_problem *p = t->problem;
     const size_t dv = padded((size_t)p->d_v), offset = (size_t)kv_head * (size_t)p->v.head_stride;
-    const bool direct = n <= p->few_products->int8_rows && p->d_v % RAPT_VL == 0;
-    const int vectors = (p->d_v + RAPT_VL - 1) / RAPT_VL, depth = b->end - b->first;
+    const bool direct = n <= p->few_products->int8_rows && p->d_v >= RAPT_VL;
+    const int vectors = value_vectors(p), depth = b->end - b->first;
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK];
     integer_scratch scratch;
     lay_out_integers(p, n, s->integers, &scratch);
@@ -166,11 +166,13 @@ static void add_int8_values(const rapt_task *t, const row_scratch *s, int kv_hea
                       .depth = depth,
                       .rows = direct ? values + b->first : copies,
                       .offset = direct ? offset : 0};
-        if (direct) o.ahead = values_ahead(p);
+        if (direct) o.ahead = values_ahead(p), o.back = (size_t)(vectors * RAPT_VL - p->d_v);
         (direct ? p->few_products->value_int8 : p->few_products->value_f32)(&o, n, vectors);
-        for (int r = 0; r < n; r++)
-            add_integer_sums(rows[r].chunk_state.o, scratch.sums + (size_t)r * dv, p->d_v, scale[r],
-                             sign > 0 ? alpha[r * ROW_ALPHAS] : 1.0f);
+        for (int r = 0; r < n; r++) {
+            float *const sums = scratch.sums + (size_t)r * dv;
+            if (direct) move_last_channels(sums, p->d_v, RAPT_VL);
+            add_integer_sums(rows[r].chunk_state.o, sums, p->d_v, scale[r], sign > 0 ? alpha[r * ROW_ALPHAS] : 1.0f);
+        }
     }
 }
 

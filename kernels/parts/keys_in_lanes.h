@@ -313,6 +313,15 @@ static float scale_of_query(const float *q, int channels, vf *factor) {
     return largest / 127.0f + nan_of_lanes(wrong);
 }
 
+/* Returns how many vectors of O have the channels of V. */
+static inline int value_vectors(const rapt_problem *p) { return (p->d_v + RAPT_VL - 1) / RAPT_VL; }
+
+/* Moves the `last` channels at the end of a row of O, which are whole vectors that may have a part of the ones before, to their
+ * places. */
+static inline void move_last_channels(float *o, int channels, int last) {
+    if (channels % last) memmove(o + channels - last, o + channels - channels % last, (size_t)last * sizeof *o);
+}
+
 #if RAPT_FEW_DOTS
 #include "int8/keys_int8.h"
 static size_t integer_floats(const rapt_problem *p, int rows) {
@@ -504,22 +513,22 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
     for (int c = 0; c < p->d_v && alpha != 1.0f; c += RAPT_VL) v_store(state->o + c, v_mul(v_load(state->o + c), v_set1(alpha)));
 }
 
-/* True if channels of V that are left after whole vectors are read as the vector that ends with the last channel. The vector of O
- * after the whole ones then has channels d_v - RAPT_VL to d_v - 1 until move_last_channels puts them in their places. */
-static inline bool ends_on_vector(const rapt_problem *p) { return p->d_v % RAPT_VL && p->d_v > RAPT_VL; }
-static void move_last_channels(const rapt_problem *p, float *o) {
-    if (ends_on_vector(p)) v_store(o + p->d_v - RAPT_VL, v_load(o + p->d_v / RAPT_VL * RAPT_VL));
+/* Returns how many vectors the last load of a row of V fills, where V is multiplied where it lies. That load ends with the last
+ * channel, so it may have channels of the load before it. Until move_last_channels moves them, the last vectors of O have the
+ * channels of that load. 0 if a row has less than a vector. */
+static inline int last_value_vectors(const rapt_problem *p) {
+    const int together = deinterleaved_vectors(p->v.type);
+    return value_vectors(p) % together == 0 && p->d_v >= together * RAPT_VL ? together : p->d_v >= RAPT_VL;
 }
 
 /* Adds P V of one head for values [from, to) of the block. rows: the n rows of the head. value_rows: the addresses of the chunk's
- * values. Whole vectors of channels are multiplied where V lies, and so is the vector that ends with the last channel, if some
- * are left; all channels of types that need a copy, and those of less than a vector, are first converted to f32 in s->values. */
+ * values. V is multiplied where it lies; but types that need a copy, and rows of less than a vector, are first converted to f32
+ * in s->values. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
     size_t dv = padded((size_t)p->d_v);
-    int rest = p->d_v % RAPT_VL, whole = p->d_v / RAPT_VL;
-    bool copy = needs_copy(p->v.type, n);
+    const int vectors = value_vectors(p), last = RAPT_VL * last_value_vectors(p);
     operands o = {.c = (char *)rows[0].chunk_state.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK + from),
@@ -528,9 +537,8 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
                   .depth = to - from,
                   .rows = value_rows + b->number % RAPT_CHUNK + from,
                   .offset = (size_t)kv_head * (size_t)p->v.head_stride};
-    if (copy || (rest && !ends_on_vector(p))) {
+    if (needs_copy(p->v.type, n) || last == 0) {
         const char *values[RAPT_BLOCK] = {NULL}, *copies[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
-        const int vectors = whole + (rest > 0);
         for (int i = 0; i < o.depth; i++) {
             values[i] = o.rows[i] + o.offset;
             copies[i] = (const char *)(s->values + i * vectors * RAPT_VL);
@@ -541,16 +549,20 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
         stream_product(RAPT_F32, o, n, vectors);
         return;
     }
-    if (rest) {
-        operands last = o;
-        last.c += (size_t)(whole * RAPT_VL) * sizeof(float);
-        last.offset += p->v_row - RAPT_VL * (p->v_row / (size_t)p->d_v);
-        stream_product(p->v.type, last, n, 1);
-    }
     /* A single stream of whole rows is left to the hardware prefetcher. */
-    bool alone = t->kv_heads == 1 && n == 1 && whole <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
+    bool alone = t->kv_heads == 1 && n == 1 && vectors <= RAPT_PANEL && p->page_size == 0 && of_elements(p->v.type);
     if (!alone) o.ahead = values_ahead(p);
-    stream_product(p->v.type, o, n, whole);
+    if (p->d_v % last) o.back = (size_t)(last - p->d_v % last) * (p->v_row / (size_t)p->d_v);
+    if (last == RAPT_VL && vectors > 1 && vectors == deinterleaved_vectors(p->v.type)) { /* else one load would fill them all */
+        operands first = o;
+        first.back = 0;
+        stream_product(p->v.type, first, n, vectors - 1);
+        o.c += (size_t)(vectors - 1) * sizeof(vf);
+        o.offset += (size_t)(vectors - 1) * RAPT_VL * (p->v_row / (size_t)p->d_v);
+        stream_product(p->v.type, o, n, 1);
+        return;
+    }
+    stream_product(p->v.type, o, n, vectors);
 }
 
 /* Puts the channels of a row of O into ascending order, after products that read V in `deinterleaved` vectors at a time (b_format
@@ -728,7 +740,7 @@ static int find_blocks(const rapt_task *t, query_row *rows, int n, int64_t chunk
 static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row *rows, int n, const block *blocks, int count,
                              const char *const *value_rows, int depth) {
     const rapt_problem *p = t->problem;
-    const int all_rows = t->kv_heads * n;
+    const int all_rows = t->kv_heads * n, deinterleaved = deinterleaved_vectors(p->v.type), last = last_value_vectors(p);
     for (int i = 0; i < count; i++) {
         const block *b = &blocks[i];
         for (int r = 0; r < all_rows; r++) rescale_row(p, &rows[r].chunk_state, s->alpha[r * ROW_ALPHAS + i]);
@@ -737,8 +749,9 @@ static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + depth, b->end));
     }
     for (int r = 0; r < all_rows && !needs_copy(p->v.type, n); r++) {
-        interleave_channels(rows[r].chunk_state.o, deinterleaved_vectors(p->v.type), p->d_v);
-        move_last_channels(p, rows[r].chunk_state.o);
+        if (p->d_v >= deinterleaved * RAPT_VL)
+            interleave_channels(rows[r].chunk_state.o, deinterleaved, value_vectors(p) * RAPT_VL);
+        if (last) move_last_channels(rows[r].chunk_state.o, p->d_v, last * RAPT_VL);
     }
 }
 
@@ -781,7 +794,7 @@ static void attend_chunk_keys_in_lanes(const rapt_task *t, const row_scratch *s,
      *   otherwise                                       a block */
     bool joined = t->kv_heads > 1;
     int keys = joined || needs_copy(p->k.type, n) ? RAPT_PARTIAL_SUMS : RAPT_BLOCK;
-    bool several_tiles = p->d_v / RAPT_VL > RAPT_PANEL || n > RAPT_PANEL_ROWS;
+    bool several_tiles = value_vectors(p) > RAPT_PANEL || n > RAPT_PANEL_ROWS;
     int values = joined || needs_copy(p->v.type, n) ? RAPT_VALUES_DEPTH : several_tiles ? values_depth(p->v.type) : RAPT_BLOCK;
     const char *key_rows[CHUNK_ROWS], *value_rows[CHUNK_ROWS];
     if (count == 0) return; /* the state stays empty */

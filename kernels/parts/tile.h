@@ -39,7 +39,8 @@ typedef struct operands {
     /* Of stream_product: B anywhere in memory. */
     const char *const *rows; /* row k of B begins `offset` bytes after rows[k] */
     size_t offset;
-    int ahead; /* while row k is multiplied, row k + ahead is prefetched */
+    size_t back; /* the last load of each row begins so many bytes earlier, to end with the row */
+    int ahead;   /* while row k is multiplied, row k + ahead is prefetched */
 
     prefetch_queue *queue; /* of tile_product, which prefetches from it; not null */
 } operands;
@@ -74,12 +75,13 @@ typedef struct b_format {
     bool stream, pairs;
 } b_format;
 
-/* Loads vectors [0, nv) of one row of B. */
-static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, vf *to) {
+/* Loads vectors [0, nv) of one row of B. The last load begins `back` bytes earlier. */
+static RAPT_INLINE void load_b(const b_format b, const int nv, const char *row, size_t back, vf *to) {
+    const int together = nv % b.deinterleaved == 0 ? b.deinterleaved : 1; /* the vectors of a load */
     UNROLLED(v, nv) {
-        if (b.deinterleaved > 1 && nv % b.deinterleaved == 0)
-            to[v] = b.part(v_as_int(v_load(row + (size_t)(v / b.deinterleaved) * sizeof(vf))), v % b.deinterleaved);
-        else to[v] = b.load(row, v * RAPT_VL);
+        const char *from = v / together == nv / together - 1 ? row - back : row;
+        if (together > 1) to[v] = b.part(v_as_int(v_load(from + (size_t)(v / together) * sizeof(vf))), v % together);
+        else to[v] = b.load(from, v * RAPT_VL);
     }
 }
 
@@ -104,7 +106,7 @@ static RAPT_INLINE void add_terms_by_lane(const b_format format, const int nv, c
     UNROLLED(r, nr) a[r] = v_load(o->a + r * o->rs + k * o->ks);
     UNROLLED(j, RAPT_VL) {
         vf b[8];
-        load_b(format, nv, o->b + (k + j) * o->ldb, b);
+        load_b(format, nv, o->b + (k + j) * o->ldb, 0, b);
         UNROLLED(r, nr)
             UNROLLED(v, nv) acc[r * nv + v] = v_fma_lane(a[r], j, b[v], acc[r * nv + v]);
     }
@@ -114,7 +116,7 @@ static RAPT_INLINE void add_terms_by_lane(const b_format format, const int nv, c
 static RAPT_INLINE void add_rows_by_lane(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     vf a[4], b[8];
     RAPT_UNROLL for (int r = 0; r < nr; r += RAPT_VL) a[r / RAPT_VL] = v_load(o->a + r * o->rs + k * o->ks);
-    load_b(format, nv, o->b + k * o->ldb, b);
+    load_b(format, nv, o->b + k * o->ldb, 0, b);
     UNROLLED(r, nr)
         UNROLLED(v, nv) acc[r * nv + v] = v_fma_lane(a[r / RAPT_VL], r % RAPT_VL, b[v], acc[r * nv + v]);
 }
@@ -134,7 +136,7 @@ static RAPT_INLINE vf add_product(const b_format format, vf a, vf b, vf acc) {
 static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     const bool stream = format.stream;
     vf b[8];
-    load_b(format, nv, stream ? o->rows[k] + o->offset : o->b + k * o->ldb, b);
+    load_b(format, nv, stream ? o->rows[k] + o->offset : o->b + k * o->ldb, stream ? o->back : 0, b);
     UNROLLED(r, nr) {
         vf a = stream ? v_broadcast(o->a + r * o->rs + k * o->ks) : v_staged(o->a + r * o->rs + k * o->ks);
         UNROLLED(v, nv) acc[r * nv + v] = add_product(format, a, b[v], acc[r * nv + v]);
@@ -251,8 +253,10 @@ static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
     RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 4, rows_4)                                         \
     RAPT_DEFINE_PANEL(suffix, RAPT_STREAM_FORMAT(name, suffix, group, bytes), 8, RAPT_ROWS_8)                                    \
     static void stream_product_##suffix(operands o, int rows, int vectors) {                                                     \
+        const size_t back = o.back;                                                                                              \
         while (vectors > 0) {                                                                                                    \
             int nv = panel_vectors(vectors, widest, deinterleaved_vectors(name));                                                \
+            o.back = nv == vectors ? back : 0;                                                                                   \
             if (nv == 8) panel_8_##suffix(o, rows);                                                                              \
             else if (nv == 4) panel_4_##suffix(o, rows);                                                                         \
             else if (nv == 3) panel_3_##suffix(o, rows);                                                                         \

@@ -30,6 +30,7 @@
 #define pack_bf16_query_rows pack_bf16_query_rows
 #define score_bf16_tile      score_bf16_tile
 #define add_bf16_step        add_bf16_step
+#define end_bf16_rows        end_bf16_rows
 
 #define bf16_weight_floats   bf16_weight_floats
 #define stage_bf16_weights   stage_bf16_weights
@@ -506,6 +507,11 @@ static void add_bf16_step(const rapt_task *t, const row_scratch *s, int kv_head,
         else if (now == 2) chain_lines(2, 2, &of, weights, at, channels, o, ldo);
         else chain_lines(4, 1, &of, weights, at, channels, o, ldo);
     }
+}
+
+static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row *rows, int heads, int n) {
+    (void)s;
+    for (int r = 0; r < heads * n; r++) interleave_channels(rows[r].chunk_state.o, 2, (int)whole_steps(p->d_v));
 }
 
 /* ---- Linear layers ------------------------------------------------------------------------------------------------------- */
