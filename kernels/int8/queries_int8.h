@@ -98,6 +98,16 @@ static void quantise_queries(const float *q, int channels, int vectors, float *t
 
 /* ---- Staging ------------------------------------------------------------------------------------------------------------- */
 
+/* Copies n bytes, adding `add` modulo 256: 16 at a time, of which the last ones may overlap, since single bytes would take longer
+ * than all others. */
+static inline void copy_integers(int8_t *to, const char *from, int n, int add) {
+    for (int c = 0; c < n && n >= 16; c += 16) {
+        const int at = rapt_min(c, n - 16);
+        for (int i = 0; i < 16; i++) to[at + i] = (int8_t)(from[at + i] + add);
+    }
+    for (int c = 0; c < n && n < 16; c++) to[c] = (int8_t)(from[c] + add);
+}
+
 /* Unpacks the integers of a row to bytes, adding `add` modulo 256. */
 static void unpack_integers(rapt_type type, const char *row, int channels, int add, int8_t *to) {
     switch (type) {
@@ -109,7 +119,7 @@ static void unpack_integers(rapt_type type, const char *row, int channels, int a
         RAPT_RANGED_GROUPS(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
-        for (int c = 0; c < channels; c++) to[c] = (int8_t)(row[c] + add);
+        copy_integers(to, row, channels, add);
     }
 }
 
