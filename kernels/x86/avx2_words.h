@@ -39,9 +39,13 @@ typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i, since gcc 1
 static inline vf v_load(const void *from) { return _mm256_loadu_ps(from); }
 #define v_load_part v_load_part
 static inline vf v_load_part(const char *from, size_t bytes) {
-    const size_t low = bytes < 16 ? bytes : 16;
-    const __m128i first = load_part_of_16(from, low), second = load_part_of_16(from + low, bytes - low);
-    return _mm256_castsi256_ps(_mm256_set_m128i(second, first));
+    static const int8_t numbers[32] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                       -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    if (bytes < 16) return _mm256_castsi256_ps(_mm256_set_m128i(_mm_setzero_si128(), load_part_of_16(from, bytes)));
+    /* The second half: the last 16 bytes, without those of the first half. */
+    const __m128i last = _mm_loadu_si128((const void *)(from + bytes - 16)),
+                  moved = _mm_shuffle_epi8(last, _mm_loadu_si128((const void *)(numbers + (bytes < 32 ? 32 - bytes : 0))));
+    return _mm256_castsi256_ps(_mm256_set_m128i(moved, _mm_loadu_si128((const void *)from)));
 }
 #define v_last_lanes v_last_lanes
 static inline vf v_last_lanes(vf x, int n) {
