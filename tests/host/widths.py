@@ -14,6 +14,8 @@ CASES = [(isa, type_, rows, width)
          for isa in ("avx2", "sse41", "scalar")
          for type_, rows, width in (("f32", 1, 72), ("f32", 4, 100), ("f32", 8, 47), ("f16", 4, 104), ("bf16", 1, 120),
                                     ("bf16", 4, 61), ("int8", 40, 151), ("int8", 8, 47), ("int8-dot", 40, 63), ("bf16-dot", 40, 62))]
+CASES += [("avx2", *case) for case in (("bf16", 1, 63), ("f8_e4m3", 4, 63), ("int8-dot", 1, 122), ("int8-dot", 8, 47),
+                                       ("bf16-dot", 1, 63), ("bf16-dot", 4, 62))]
 LIMIT = 1.15
 
 
