@@ -28,13 +28,13 @@ static float in_task(void) { return tasks == 1 ? 1.0f : 2.0f; }
 static float lane_of(const void *at, int lane) { return float_at((const char *)at + (size_t)lane * sizeof(float)); }
 static void set_lane(void *at, int lane, float x) { memcpy((char *)at + (size_t)lane * sizeof x, &x, sizeof x); }
 
-/* The element of B in a lane of nv vectors of a row. */
-static float element_of_b(const b_format *b, int nv, const char *row, int lane) {
+/* The element of B in a lane of nv vectors of a row, whose last load begins `back` bytes earlier. */
+static float element_of_b(const b_format *b, int nv, const char *row, size_t back, int lane) {
     float lanes[RAPT_VL];
-    const int v = lane / RAPT_VL;
-    if (b->deinterleaved > 1 && nv % b->deinterleaved == 0)
-        v_store(lanes, b->part(v_as_int(v_load(row + (size_t)(v / b->deinterleaved) * sizeof(vf))), v % b->deinterleaved));
-    else v_store(lanes, b->load(row, v * RAPT_VL));
+    const int v = lane / RAPT_VL, together = nv % b->deinterleaved ? 1 : b->deinterleaved;
+    const char *from = v + together >= nv ? row - back : row;
+    if (together > 1) v_store(lanes, b->part(v_as_int(v_load(from + (size_t)(v / together) * sizeof(vf))), v % together));
+    else v_store(lanes, b->load(from, v * RAPT_VL));
     return lanes[lane % RAPT_VL];
 }
 
@@ -46,7 +46,8 @@ static void set_element(const b_format *b, int nv, const operands *o, int row, i
     else if (o->mode == ACCUMULATE_SCALE_ADD) sum = lane_of(c, lane) * o->scale[lane];
     for (int k = 0; k < o->depth; k++) {
         const char *from = b->stream ? o->rows[k] + o->offset : o->b + (size_t)k * o->ldb;
-        sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), element_of_b(b, nv, from, lane), sum);
+        const float element = element_of_b(b, nv, from, b->stream ? o->back : 0, lane);
+        sum = s_fma(float_at(o->a + (size_t)row * o->rs + (size_t)k * o->ks) * in_task(), element, sum);
     }
     if (!b->stream && o->sums_offset) sum = lane_of(c + o->sums_offset, lane) + sum;
     set_lane(c, lane, !b->stream && o->mode == ACCUMULATE_ADD_SEPARATE ? lane_of(c, lane) + sum : sum);

@@ -28,8 +28,18 @@ static void worked_by_hand(void) {
         tap_ok(emulated_bf16(bits[i]) == rounded[i], "%#x as bf16 is %#x", (unsigned)bits[i], emulated_bf16(bits[i]));
 }
 
-#if defined(__AVX512BF16__)
+#if defined(RAPT_AVX512_BF16)
 #include <immintrin.h>
+
+/* The instructions, in functions of their own, so that all else runs on any CPU. */
+__attribute__((target("avx512f,avx512bf16"))) static void of_vdpbf16ps(float *sums, const uint32_t *a, const uint32_t *b) {
+    const __m512bh x = (__m512bh)_mm512_loadu_si512(a), y = (__m512bh)_mm512_loadu_si512(b);
+    _mm512_storeu_ps(sums, _mm512_dpbf16_ps(_mm512_loadu_ps(sums), x, y));
+}
+__attribute__((target("avx512f,avx512bf16"))) static void of_vcvtne2ps2bf16(uint16_t *to, const uint32_t *low,
+                                                                            const uint32_t *high) {
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(high), _mm512_loadu_ps(low)));
+}
 
 /* A random bf16 of either sign, 2^-span to 2^span in magnitude. */
 static float drawn(int span) {
@@ -55,9 +65,7 @@ static void beside_the_instruction(int span, bool specials) {
             want[i] = sums[i];
         }
         emulated_vdpbf16ps(want, a, b);
-        __m512 of_sums =
-            _mm512_dpbf16_ps(_mm512_loadu_ps(sums), (__m512bh)_mm512_loadu_si512(a), (__m512bh)_mm512_loadu_si512(b));
-        _mm512_storeu_ps(sums, of_sums);
+        of_vdpbf16ps(sums, a, b);
         for (int i = 0; i < EMULATED_LANES; i++)
             different += memcmp(&sums[i], &want[i], sizeof *sums) != 0 && !(isnan(sums[i]) && isnan(want[i]));
     }
@@ -80,9 +88,7 @@ static void conversion_beside_the_instruction(void) {
             x[i / EMULATED_LANES][i % EMULATED_LANES] = any;
         }
         emulated_vcvtne2ps2bf16(want, x[0], x[1]);
-        const __m512bh both =
-            _mm512_cvtne2ps_pbh(_mm512_castsi512_ps(_mm512_loadu_si512(x[1])), _mm512_castsi512_ps(_mm512_loadu_si512(x[0])));
-        memcpy(got, &both, sizeof got);
+        of_vcvtne2ps2bf16(got, x[0], x[1]);
         for (int i = 0; i < 2 * EMULATED_LANES; i++) different += got[i] != want[i];
     }
     tap_ok(different == 0, "VCVTNE2PS2BF16 of numbers of all kinds: of %d, %ld differ from the emulation",
@@ -92,7 +98,7 @@ static void conversion_beside_the_instruction(void) {
 
 int main(void) {
     worked_by_hand();
-#if defined(__AVX512BF16__)
+#if defined(RAPT_AVX512_BF16)
     if (rapt_isa_usable("avx512_bf16", NULL, 0) == RAPT_OK) {
         for (int span = 0; span <= 56; span += 8) beside_the_instruction(span, false);
         beside_the_instruction(8, true);
