@@ -76,6 +76,13 @@
  *   i_sum_within(x)           lane 4q + j: the sum of quarter q of x[j], for four vectors
  *   i_sum_across(x)           lane 4q + j: the sum over the quarters of x[q] of their lane j, for four vectors
  *
+ * Words for RAPT_BYTE_DOTS. Lanes have four bytes, a's with a sign, of which none is -128
+ *
+ *   i_dot_narrow(acc, b, a)   acc + products of the unsigned bytes of b and a, pairs of them in halves of 16 bits; halves that
+ *                             leave the range of int16_t may have any value
+ *   i_dot_signed(acc, b, a)   acc + products of the signed bytes of b and a, four of them
+ *   i_sum_pairs(x)            the sum of the two halves of each lane, signed integers of 16 bits
+ *
  * Words for RAPT_SQUARE_ROWS
  *
  *   v_load_quads(rows, offset)

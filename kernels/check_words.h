@@ -171,6 +171,13 @@ _Static_assert(RAPT_CONVERTED_ROWS == 0 || 4 * RAPT_VL % RAPT_MOST_GROUP == 0, "
 _Static_assert(RAPT_FEW_DOTS == 0 || RAPT_FEW_DOTS == 1, "no or yes");
 _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL == 16), "keys_int8.h is for 16 lanes of 4 bytes");
 
+/* RAPT_BYTE_DOTS: 1 if linear layers in integer arithmetic multiply four bytes in a lane though RAPT_DOT is 2, for which the ISA
+ * file has the words i_dot_narrow, i_dot_signed and i_sum_pairs. */
+#ifndef RAPT_BYTE_DOTS
+#define RAPT_BYTE_DOTS 0
+#endif
+_Static_assert(RAPT_BYTE_DOTS == 0 || (RAPT_BYTE_DOTS == 1 && RAPT_DOT == 2), "no, or instead of 16 bits");
+
 /* RAPT_FEW_INTEGER_ROWS: RAPT_FEW_ROWS in integer arithmetic. Without RAPT_FEW_DOTS (keys_as_f32.h), more rows have queries in
  * lanes, where one i_dot multiplies RAPT_DOT channels of a vector of rows, full or not. Measured with 4096 keys of int8 and q8_0
  * (Granite Rapids): with RAPT_DOT 2 avx512 gains up to 8 rows, avx2 up to 4, sse41 up to 2; with 4 avx2_vnni up to 3. The others

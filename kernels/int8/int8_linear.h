@@ -2,13 +2,21 @@
 /* Linear layers in integer arithmetic (docs/order.md). Tokens are quantised by blocks of as many channels as the weights' type
  * has (RAPT_GROUP, or 256), and multiplied with the integers of the weights as they are stored. Outputs lie in lanes, a sixteen
  * of them (RAPT_PARTIAL_SUMS) at a time. Staged weights are dwords, of a sixteen's rows side by side, in the same layout in all
- * kernels: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the upper halves of its
- * bytes. So shifts and a mask make RAPT_DOT elements of each output (weights_lane), and the channels of a token are broadcast in
- * the order that follows from it (token_place). Included by linear.h. */
+ * kernels, but for their bias: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the
+ * upper halves of its bytes. So shifts and a mask make LINEAR_DOT elements of each output (weights_lane), and the channels of a
+ * token are broadcast in the order that follows from it (token_place). Included by linear.h. */
+
+/* A lane's elements here: RAPT_DOT, or four bytes with the words of RAPT_BYTE_DOTS. */
+#define LINEAR_DOT (RAPT_BYTE_DOTS ? 4 : RAPT_DOT)
+#if LINEAR_DOT == 4
+typedef int8_t linear_element;
+#else
+typedef int16_t linear_element;
+#endif
 
 enum {
-    GROUP_LANES = RAPT_GROUP / RAPT_DOT,      /* lanes of a group of a token */
-    DWORD_LANES = 4 / RAPT_DOT,               /* lanes that four channels take */
+    GROUP_LANES = RAPT_GROUP / LINEAR_DOT,    /* lanes of a group of a token */
+    DWORD_LANES = 4 / LINEAR_DOT,             /* lanes that four channels take */
     INTEGER_PART = 512,                       /* channels that are staged at a time: a tile's weights fit into an L1 cache */
     INTEGER_SIXTEENS = RAPT_VL == 16 ? 2 : 1, /* sixteens of a register tile, for which a token is broadcast once */
     TILE_OUTPUTS = INTEGER_SIXTEENS * RAPT_PARTIAL_SUMS,
@@ -20,13 +28,20 @@ enum {
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
-    INTEGER_PASS_BYTES = 1 << 20, /* of the tokens that are quantised at a time */
-    INTEGER_AHEAD = 8192,         /* prefetch distance of packed weights, in bytes */
+    INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
+    INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
+    NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
+    NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
     /* Bits of a staged weight of 4 bits, and of one of more. With one lane, weights take those of an element: gcc vectorises the
      * loops, and products of 16 bits twice as fast as those of masked dwords. */
     NIBBLE_BITS = RAPT_VL == 1 ? DOT_BITS : 4,
     BYTE_BITS = RAPT_VL == 1 ? DOT_BITS : 8,
-    BYTE_BIAS = RAPT_DOT == 4 ? DOT_BIAS : 128, /* of weights of 8 bits: with 16 bits an element, the mask extends no sign */
+    /* Of weights of 8 bits, and of 6. With 16 bits an element, the mask extends no sign; i_dot_signed takes a sign, i_dot_narrow
+     * takes none. */
+    BYTE_BIAS = RAPT_BYTE_DOTS  ? 0
+                : RAPT_DOT == 4 ? DOT_BIAS
+                                : 128,
+    SIX_BITS_BIAS = RAPT_BYTE_DOTS ? 32 : BYTE_BIAS,
 };
 
 /* A staged scale of a block, or its minimum: an f16 where the CPU converts these, as the blocks have it. */
@@ -50,7 +65,8 @@ typedef struct integer_format {
     int block;     /* channels of a block; of int8, which has no scales, those of a token's */
     int sub;       /* channels of a sub-block, whose sum of products is multiplied by an integer scale; else those of a block */
     int bits;      /* of a staged weight: NIBBLE_BITS or BYTE_BITS */
-    int bias;      /* what is added to the weights' integers, so that staged ones are not negative where i_dot needs that */
+    int bias;      /* what is added to the weights' integers, so that staged ones are not negative where a product needs that */
+    int narrow;    /* if not 0, how many products i_dot_narrow adds in 16 bits */
     bool scaled;   /* sub-blocks have integer scales */
     bool minimums; /* blocks have an f16 minimum, which sub-blocks that are scaled multiply by an integer, too */
 } integer_format;
@@ -58,17 +74,18 @@ typedef struct integer_format {
 static inline integer_format integer_format_of(rapt_type type) {
     switch (type) {
     case RAPT_Q4_0:
-        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 8, false, false};
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 8, NARROW_NIBBLES, false, false};
     case RAPT_Q4_1:
-        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 0, false, true};
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, NIBBLE_BITS, 0, NARROW_NIBBLES, false, true};
     case RAPT_Q4_K:
-        return (integer_format){256, 32, NIBBLE_BITS, 0, true, true};
+        return (integer_format){256, 32, NIBBLE_BITS, 0, NARROW_NIBBLES, true, true};
     case RAPT_Q6_K:
-        return (integer_format){256, 16, BYTE_BITS, BYTE_BIAS, true, false};
+        return (integer_format){256, 16, BYTE_BITS, SIX_BITS_BIAS, NARROW_SIX_BITS, true, false};
     default:
-        return (integer_format){RAPT_GROUP, RAPT_GROUP, BYTE_BITS, BYTE_BIAS, false, false};
+        return (integer_format){RAPT_GROUP, RAPT_GROUP, BYTE_BITS, BYTE_BIAS, 0, false, false};
     }
 }
+_Static_assert(NARROW_NIBBLES * 2 * 15 * 127 < 1 << 15 && NARROW_SIX_BITS * 2 * 63 * 127 < 1 << 15, "16 bits hold the sums");
 
 /* Quantised tokens of a pass. */
 typedef struct integer_tokens {
@@ -166,7 +183,7 @@ static size_t lay_out_integer_linear(const rapt_linear_problem *p, float *memory
  * and k + DWORD_LANES of it and so on, from the lowest one on. */
 static inline int token_place(int c) {
     const int byte = ON_BIG_ENDIAN ? 3 - c % 4 : c % 4;
-    return dot_place(c / 4 * 4 + byte % DWORD_LANES * RAPT_DOT + byte / DWORD_LANES);
+    return dot_place(c / 4 * 4 + byte % DWORD_LANES * LINEAR_DOT + byte / DWORD_LANES);
 }
 
 /* Quantises a block of a token, x, to lanes; sets its scale, NaN if the block has a NaN or an infinity, and the sums and
@@ -184,17 +201,17 @@ static void quantise_block(const integer_format f, const float *x, float *lanes,
     float bad[RAPT_VL], total = 0.0f;
     for (int first = 0; first < f.block; first += RAPT_GROUP) {
         int32_t n[RAPT_GROUP];
-        dot_element elements[RAPT_GROUP];
+        linear_element elements[RAPT_GROUP];
         for (int c = 0; c < RAPT_GROUP; c += RAPT_VL)
             v_store(n + c, v_as_float(nearest_int(v_mul(v_load(x + first + c), factor), v_set1(128.0f))));
-        for (int c = 0; c < RAPT_GROUP; c++) elements[token_place(c)] = (dot_element)(int8_t)n[c];
+        for (int c = 0; c < RAPT_GROUP; c++) elements[token_place(c)] = (int8_t)n[c];
         for (int sub = 0; sub < RAPT_GROUP / f.sub; sub++) {
             int32_t sum = 0;
             for (int c = sub * f.sub; c < (sub + 1) * f.sub; c++) sum += (int8_t)n[c];
             *sums++ = (float)sum;
             *corrections++ = -f.bias * sum;
         }
-        memcpy(lanes + first / RAPT_DOT, elements, sizeof elements);
+        memcpy(lanes + first / LINEAR_DOT, elements, sizeof elements);
     }
     v_store(bad, wrong);
     for (int i = 0; i < RAPT_VL; i++) total += bad[i];
@@ -208,7 +225,7 @@ static void quantise_token(rapt_type type, const float *x, size_t channels, cons
     const size_t blocks = channels / (size_t)f.block, subs = (size_t)(f.block / f.sub);
     for (size_t b = 0; b < blocks; b++) {
         const size_t at = (size_t)i * blocks + b;
-        quantise_block(f, x + b * (size_t)f.block, to->x + at * (size_t)(f.block / RAPT_DOT), to->scales + at,
+        quantise_block(f, x + b * (size_t)f.block, to->x + at * (size_t)(f.block / LINEAR_DOT), to->scales + at,
                        to->sums + at * subs, to->corrections + at * subs);
     }
 }
@@ -287,8 +304,8 @@ static void read_integer_row(rapt_type type, const char *row, int channels, cons
 
 /* Returns the elements of dwords whose lowest bits, `bits` for each, begin `shift` bits above those of the elements. */
 static RAPT_INLINE vi elements_of(vi x, const int bits, const int shift) {
-    if (bits == DOT_BITS) return x;
-    return i_and(shift ? i_shr(x, shift) : x, i_set1(((1 << bits) - 1) * (RAPT_DOT == 4 ? 0x01010101 : 0x00010001)));
+    if (bits == 32 / LINEAR_DOT) return x;
+    return i_and(shift ? i_shr(x, shift) : x, i_set1(((1 << bits) - 1) * (LINEAR_DOT == 4 ? 0x01010101 : 0x00010001)));
 }
 
 /* Transposes sixteen rows of bytes, `dwords` dwords of each, to staged weights of so many bits. */
@@ -340,16 +357,32 @@ static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratc
 
 /* Returns lane i of the staged weights at `from`. */
 static RAPT_INLINE vi weights_lane(const integer_format f, const float *from, const int i) {
-    if (f.bits == DOT_BITS) return v_as_int(v_load(from + i * RAPT_PARTIAL_SUMS));
+    if (f.bits == 32 / LINEAR_DOT) return v_as_int(v_load(from + i * RAPT_PARTIAL_SUMS));
     const int dword = i / DWORD_LANES, shift = i % DWORD_LANES * 8 + dword * f.bits % 8;
     return elements_of(v_as_int(v_load(from + dword * f.bits / 8 * RAPT_PARTIAL_SUMS)), f.bits, shift);
+}
+
+/* Adds lane i of a sub-block, the products of weights and a token, to *sum, or to *half, the sums of 16 bits that are added to
+ * *sum before they could be too large. */
+static RAPT_INLINE void integer_product(const integer_format f, const int i, vi weights, vi token, vi *half, vi *sum) {
+#if RAPT_BYTE_DOTS
+    if (f.narrow == 0) {
+        *sum = i_dot_signed(*sum, weights, token);
+        return;
+    }
+    *half = i_dot_narrow(i % f.narrow == 0 ? i_set1(0) : *half, weights, token);
+    if ((i + 1) % f.narrow == 0) *sum = i_add(*sum, i_sum_pairs(*half));
+#else
+    (void)f, (void)i, (void)half;
+    *sum = i_dot(*sum, weights, token);
+#endif
 }
 
 /* Adds the products of `groups` groups of nt tokens and staged sixteens to the tokens' sums. Tokens lie ldx groups apart, and
  * sixteens `apart` floats. first: whether to prefetch weights, as the first tile of a pass does. */
 static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, size_t apart, int groups,
                                      const integer_tokens tokens, size_t ldx, bool first, float *sums) {
-    const int subs = f.block / f.sub, sub_lanes = f.sub / RAPT_DOT;
+    const int subs = f.block / f.sub, sub_lanes = f.sub / LINEAR_DOT;
     const staged_parts at = staged_parts_of(f, groups);
     const size_t ldl = ldx * GROUP_LANES, ldb = ldx * RAPT_GROUP / (size_t)f.block, lds = ldb * (size_t)subs,
                  sub_floats = (size_t)(f.sub * f.bits / 32 * RAPT_PARTIAL_SUMS);
@@ -366,13 +399,17 @@ static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const
             UNROLLED(j, nt)
                 UNROLLED(v, TILE_SUMS)
                     acc[j * TILE_SUMS + v] = i_set1(f.bias ? tokens.corrections[(size_t)j * lds + (size_t)sub] : 0);
+            vi half[INTEGER_TOKENS * TILE_SUMS]; /* sums of 16 bits */
             UNROLLED(i, sub_lanes) {
                 vi weights[TILE_SUMS];
                 UNROLLED(v, TILE_SUMS)
                     weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
                 UNROLLED(j, nt) {
                     const vi token = v_as_int(v_broadcast(tokens.x + (size_t)j * ldl + sub * sub_lanes + i));
-                    UNROLLED(v, TILE_SUMS) acc[j * TILE_SUMS + v] = i_dot(acc[j * TILE_SUMS + v], weights[v], token);
+                    UNROLLED(v, TILE_SUMS) {
+                        const int n = j * TILE_SUMS + v;
+                        integer_product(f, i, weights[v], token, &half[n], &acc[n]);
+                    }
                 }
             }
             UNROLLED(v, TILE_SUMS) {
@@ -418,7 +455,7 @@ static RAPT_INLINE void multiply_staged_as(const integer_format f, const rapt_li
     const int groups = (int)groups_of(integer_part_channels(p, part));
     for (int i = 0, nt; i < tokens; i += nt) {
         nt = (int)even_part(tokens - i, INTEGER_TOKENS);
-        const integer_tokens from = {.x = x->x + (size_t)i * ldx * GROUP_LANES + first / RAPT_DOT,
+        const integer_tokens from = {.x = x->x + (size_t)i * ldx * GROUP_LANES + first / LINEAR_DOT,
                                      .scales = x->scales + (size_t)i * blocks + first / (size_t)f.block,
                                      .sums = x->sums + (size_t)i * subs + first / (size_t)f.sub,
                                      .corrections = x->corrections + (size_t)i * subs + first / (size_t)f.sub};

@@ -105,4 +105,12 @@ static inline __attribute__((always_inline)) void v_transpose(vf a[4]) { _MM_TRA
 #define RAPT_DOT 2
 static inline vi i_dot(vi acc, vi b, vi a) { return _mm_add_epi32(acc, _mm_madd_epi16(b, a)); }
 
+/* As in avx2.c. */
+#define RAPT_BYTE_DOTS 1
+static inline vi i_dot_narrow(vi acc, vi b, vi a) { return _mm_add_epi16(acc, _mm_maddubs_epi16(b, a)); }
+static inline vi i_sum_pairs(vi x) { return _mm_madd_epi16(x, _mm_set1_epi16(1)); }
+static inline vi i_dot_signed(vi acc, vi b, vi a) {
+    return _mm_add_epi32(acc, i_sum_pairs(_mm_maddubs_epi16(_mm_abs_epi8(b), _mm_sign_epi8(a, b))));
+}
+
 #include "attend.h"

@@ -589,6 +589,44 @@ static void dots_of_integers(void) {
     tap_ok(wrong == 0, "i_dot of %d: %d calls, %d lanes wrong", RAPT_DOT, calls, wrong);
 }
 
+#if RAPT_BYTE_DOTS
+static int below(int n) { return (int)(random_bits() % (uint32_t)n); }
+
+/* i_dot_narrow of bytes up to 63, i_dot_signed of all, and i_sum_pairs: the outermost ones, and random ones. a has no -128. */
+static void dots_of_bytes(void) {
+    static const int outermost[] = {-127, -1, 0, 1, 127};
+    int wrong[3] = {0};
+    for (int turn = 0; turn < 4000; turn++) {
+        int8_t a[4 * RAPT_VL], b[4 * RAPT_VL];
+        uint8_t small[4 * RAPT_VL];
+        int16_t halves[2 * RAPT_VL], narrow[2 * RAPT_VL];
+        int32_t acc[RAPT_VL], sums[RAPT_VL], of_pairs[RAPT_VL];
+        for (int i = 0; i < 4 * RAPT_VL; i++) {
+            a[i] = (int8_t)(turn % 2 ? outermost[below(5)] : below(255) - 127);
+            b[i] = (int8_t)(turn % 4 < 2 ? below(3) ? -128 : 127 : below(256) - 128);
+            small[i] = (uint8_t)(turn % 4 < 2 ? 63 : below(64));
+        }
+        for (int i = 0; i < 2 * RAPT_VL; i++) halves[i] = (int16_t)(below(1 << 15) - (1 << 14));
+        for (int i = 0; i < RAPT_VL; i++) acc[i] = (int32_t)random_bits();
+        const vi of_a = v_as_int(v_load(a));
+        v_store(narrow, v_as_float(i_dot_narrow(v_as_int(v_load(halves)), v_as_int(v_load(small)), of_a)));
+        v_store(sums, v_as_float(i_dot_signed(v_as_int(v_load(acc)), v_as_int(v_load(b)), of_a)));
+        v_store(of_pairs, v_as_float(i_sum_pairs(v_as_int(v_load(halves)))));
+        for (int i = 0; i < 2 * RAPT_VL; i++)
+            wrong[0] += narrow[i] != halves[i] + small[2 * i] * a[2 * i] + small[2 * i + 1] * a[2 * i + 1];
+        for (int i = 0; i < RAPT_VL; i++) {
+            uint32_t want = (uint32_t)acc[i];
+            for (int j = 4 * i; j < 4 * i + 4; j++) want += (uint32_t)(a[j] * b[j]);
+            wrong[1] += (uint32_t)sums[i] != want;
+            wrong[2] += of_pairs[i] != halves[2 * i] + halves[2 * i + 1];
+        }
+    }
+    tap_ok(wrong[0] == 0, "i_dot_narrow: %d halves wrong", wrong[0]);
+    tap_ok(wrong[1] == 0, "i_dot_signed: %d lanes wrong", wrong[1]);
+    tap_ok(wrong[2] == 0, "i_sum_pairs: %d lanes wrong", wrong[2]);
+}
+#endif
+
 #if RAPT_BF16_FMA
 /* v_fma_lower and v_fma_upper by each element: random numbers of 2^-40 to 2^40, sums that cancel a product but for its last bits,
  * and infinities, NaN and zeros among them. */
@@ -733,6 +771,9 @@ int main(int argc, char **argv) {
 #endif
     integers();
     dots_of_integers();
+#if RAPT_BYTE_DOTS
+    dots_of_bytes();
+#endif
     nearest_integers();
     return tap_done();
 }
