@@ -15,8 +15,8 @@ stage_coverage() {
         -Dbench=false -Dexamples=false -Dpython=false -Dcheck_fp=true -Disas_left_out="$absent"
     local tests=(abi/abi append bounds broken/check-broken broken/linear-tiles broken/tiles-released check/check copy cpu decode
         explain first-call float-modes fuzz/corpus-validate linear mha norm plans pool tuning)
-    ninja -C "$build" "${tests[@]/#/tests/}"
     local -x LLVM_PROFILE_FILE=$PWD/$build/profiles/%m.profraw # one for each program, to which each run of it adds
+    ninja -C "$build" "${tests[@]/#/tests/}"
     local vectors=${isas#scalar,scalar_fma,} each public=(include/rapt.h include/rapt_layer.h)
     vectors=${vectors#sse41,}
     local inherited own
@@ -45,6 +45,7 @@ stage_coverage() {
         covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
     covered broken/check-broken --tap --seed 1 --isa "$units" --arith bf16 --case tiny
+    covered broken/check-broken --tap --seed 1 --isa avx512_bf16_emulated --case pairs # in exact arithmetic
     for name in pages ring 'window*' head-dim-large; do
         covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
