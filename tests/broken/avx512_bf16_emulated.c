@@ -6,7 +6,6 @@
 #define RAPT_TILE_VECTORS 3
 #define RAPT_KERNEL_FUSED 1
 #define RAPT_SQUARE_ROWS  8
-#define RAPT_EXACT_PAIRS  1
 #define RAPT_ROWS_1       1
 #define RAPT_ROWS_2       1
 #define RAPT_ROWS_3       1
