@@ -3,7 +3,7 @@
  * written in words that the including file defines:
  *
  *   v_fma_pairs(acc, a, b)   fma(low(a), low(b), fma(high(a), high(b), acc)), each rounded once; low and high are the halves
- *                            of a lane, bf16 numbers that are not subthreshold
+ *                            of a lane, bf16 numbers that are not subthreshold. A macro, so that tile.h knows that it is there
  *   i_chain_pairs(x)         the chain pairs of RAPT_STEP adjacent bf16
  *   i_bf16_factors(x, y, n)  x and then y, rounded to bf16; magnitudes below that of the bf16 with the bits n become 0
  *   v_weight_halves(d, c, least, special)   v_exp2_bf16(d, c, least) as a bf16 in the lower half of each lane; the upper half is
@@ -37,6 +37,9 @@
 #define multiply_bf16_part   multiply_bf16_part
 #define bf16_part_prefetches bf16_part_prefetches
 
+#ifndef v_fma_pairs
+#error "v_fma_pairs is no macro: tile.h would multiply pairs as if they were f32"
+#endif
 #define RAPT_PAIR_PRODUCT product_of_pairs
 
 #include "attend.h"

@@ -6,6 +6,7 @@
 #define RAPT_TILE_VECTORS 3
 #define RAPT_KERNEL_FUSED 1
 #define RAPT_SQUARE_ROWS  8
+#define RAPT_EXACT_PAIRS  1
 #define RAPT_ROWS_1       1
 #define RAPT_ROWS_2       1
 #define RAPT_ROWS_3       1
@@ -15,6 +16,7 @@
 
 #include "emulated_bf16.h"
 
+#define v_fma_pairs v_fma_pairs
 static inline vf v_fma_pairs(vf acc, vf a, vf b) {
     float sums[RAPT_VL];
     uint32_t of_a[RAPT_VL], of_b[RAPT_VL];

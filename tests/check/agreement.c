@@ -269,8 +269,10 @@ static void case_pairs(check *c) {
     static const data kinds[] = {DATA_NORMAL, DATA_DENORMAL, DATA_RARE};
     for (int64_t n = 0; n < LENGTH_OF(widths); n++)
         for (int64_t k = 0; k < LENGTH_OF(kinds); k++) {
-            problem p =
-                problem_of(c, 1, 4, 2, 17 + draw_below(&c->random, 60), 130 + draw_below(&c->random, 500), widths[n], UP_TO(40));
+            const bool small = n % 2 == 0; /* small enough for --quick */
+            const int64_t q_len = 17 + draw_below(&c->random, small ? 8 : 60);
+            const int64_t kv_len = small ? 20 + draw_below(&c->random, 50) : 130 + draw_below(&c->random, 500);
+            problem p = problem_of(c, 1, 4, 2, q_len, kv_len, widths[n], UP_TO(40));
             problem_types(&p, RAPT_BF16, RAPT_BF16, RAPT_BF16, RAPT_F32);
             p.data = kinds[k];
             p.desc.causal = k % 2 ? RAPT_CAUSAL_BOTTOM_RIGHT : RAPT_CAUSAL_NONE;

@@ -336,7 +336,7 @@ static double naive_ratio(const check *c) {
 static bool run_case(check *c, const check_case *e) {
     c->case_name = e->name;
     c->random = hash_text(c->seed, e->name);
-    c->problems = c->failures = 0;
+    c->problems = c->wanted = c->failures = 0;
     c->failed = NULL;
     c->thin = e->thin;
     memset(c->accuracy, 0, sizeof c->accuracy);
@@ -369,6 +369,7 @@ static int64_t run_all(check *c, const selection *cases, const options *o) {
                 printf("%sok %" PRId64 " - %s", passed ? "" : "not ", number, c->case_name);
                 const double worst = fmax(c->accuracy[UNFUSED].worst, c->accuracy[FUSED].worst);
                 if (!any_active(c)) printf(" # SKIP none of these kernels can run here");
+                else if (c->problems && !c->wanted) printf(" # SKIP --quick leaves out all of its problems");
                 else if (worst > 0) printf(" # error/bound %.3f, error/naive %.2f", worst, naive_ratio(c));
                 printf("\n");
             }

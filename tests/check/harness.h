@@ -51,6 +51,7 @@ typedef struct check {
     const char *case_name;
     uint64_t random;    /* the case's; never drawn from inside a loop over kernels, so that --isa changes no data */
     int64_t problems;   /* of the case so far */
+    int64_t wanted;     /* of these, what --quick does not leave out */
     int64_t thin;       /* with --quick, one in `thin` is run */
     int64_t failures;   /* of the case */
     const char *failed; /* the first kernel that failed it, or null */

@@ -197,7 +197,9 @@ bool problem_wanted(check *c, const problem *p) {
     const rapt_desc *d = &p->desc;
     const int64_t products = d->batch * d->heads * d->q_len * d->kv_len * (d->d_k + d->d_v);
     const int64_t index = c->problems++;
-    return !c->quick || (products < 1 << 19 && index % c->thin == (int64_t)(c->seed % (uint64_t)c->thin));
+    const bool wanted = !c->quick || (products < 1 << 19 && index % c->thin == (int64_t)(c->seed % (uint64_t)c->thin));
+    c->wanted += wanted;
+    return wanted;
 }
 
 /* ---- Layouts ------------------------------------------------------------------------------------------------------------ */

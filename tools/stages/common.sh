@@ -28,11 +28,13 @@ meson_test() {
     count "$sums"
 }
 
+TIMEFORMAT='# in %1R s, of CPU: %1U + %1S s' # of what the log says how long it took
+
 # tap COMMAND...: runs a program that prints TAP.
 tap() {
     local code=0 sums
     echo "+ $*"
-    "$@" >"$logs/$stage.tap" || code=$?
+    time "$@" >"$logs/$stage.tap" || code=$?
     cat "$logs/$stage.tap"
     sums=$(tools/tally "$code" "$logs/$stage.tap") || sums="0 1 0"
     count "$sums"
@@ -42,7 +44,7 @@ tap() {
 # expect WORDS COMMAND...: one assertion, that the command succeeds.
 expect() {
     echo "+ ${*:2}"
-    if "${@:2}"; then echo "ok - $1" && count 1 0 0; else echo "not ok - $1" && count 0 1 0; fi
+    if time "${@:2}"; then echo "ok - $1" && count 1 0 0; else echo "not ok - $1" && count 0 1 0; fi
 }
 # refuses COMMAND...: true if it ends with an error of its own, not by a signal.
 refuses() {

@@ -45,6 +45,7 @@ stage_coverage() {
         covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
     covered broken/check-broken --tap --seed 1 --isa "$units" --arith bf16 --case tiny
+    covered broken/check-broken --tap --seed 1 --isa avx512_bf16_emulated --case pairs # in exact arithmetic
     for name in pages ring 'window*' head-dim-large; do
         covered broken/check-broken --tap --quick --seed 1 --isa "$units" --arith bf16 --case "$name"
     done
