@@ -142,7 +142,10 @@ static fence workspace_create(size_t bytes, uint64_t *random) {
     if (draw_below(random, 2)) {
         memset(f.data, 0xff, bytes);
     } else {
-        for (size_t i = 0; i < bytes; i++) f.data[i] = (unsigned char)draw(random);
+        for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+            const uint64_t drawn = draw(random);
+            memcpy(f.data + i, &drawn, bytes - i < sizeof drawn ? bytes - i : sizeof drawn);
+        }
     }
     return f;
 }

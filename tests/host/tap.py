@@ -2,8 +2,18 @@
 """The Test Anything Protocol, for the tests in Python; tests/support/tap.h is that of those in C."""
 import os
 import sys
+import time
 
 count = failures = 0
+said = time.monotonic()  # when the last result was printed
+
+
+def say_time():
+    """A line before what has taken seconds."""
+    global said
+    began, said = said, time.monotonic()
+    if said - began >= 2:
+        print(f"# in {said - began:.1f} s", flush=True)
 
 
 def ok(good, what, why=""):
@@ -11,6 +21,7 @@ def ok(good, what, why=""):
     global count, failures
     count += 1
     failures += not good
+    say_time()
     print(f"{'' if good else 'not '}ok {count} - {what}", flush=True)
     if not good and why:
         print("# " + str(why)[:10000].replace("\n", "\n# "), flush=True)
@@ -19,6 +30,7 @@ def ok(good, what, why=""):
 def skip(what, why):
     global count
     count += 1
+    say_time()
     print(f"ok {count} - {what} # SKIP {why}", flush=True)
 
 

@@ -21,13 +21,21 @@ static double gamma_n(double n) { return n * u / (1 - n * u); }
 
 int64_t reference_type_bytes(rapt_type type) { return type == RAPT_F32 ? 4 : 2; }
 
+/* 2^n, for n from -1022 to 1023. Most tests spend their time in what calls it; ldexp takes several times as long. */
+static double power_of(int n) {
+    const uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return power;
+}
+
 /* sign, exponent bits, fraction bits: the value, where the largest exponent is for infinities and NaNs. */
 static double small_float(unsigned bits, int exponent_bits, int fraction_bits) {
     const int exponent = bits >> fraction_bits & ((1u << exponent_bits) - 1), top = (1 << exponent_bits) - 1, bias = top >> 1;
-    const double fraction = bits & ((1u << fraction_bits) - 1), one = ldexp(1, fraction_bits);
+    const double fraction = bits & ((1u << fraction_bits) - 1), one = power_of(fraction_bits);
     const double size = exponent == top ? (fraction != 0 ? NAN : INFINITY)
-                        : exponent == 0 ? ldexp(fraction, 1 - bias - fraction_bits)
-                                        : ldexp(one + fraction, exponent - bias - fraction_bits);
+                        : exponent == 0 ? fraction * power_of(1 - bias - fraction_bits)
+                                        : (one + fraction) * power_of(exponent - bias - fraction_bits);
     return bits >> (exponent_bits + fraction_bits) & 1 ? -size : size;
 }
 
@@ -84,7 +92,7 @@ static bool has_byte_scale(rapt_type type) { return type == RAPT_MXFP4 || type =
 
 static double byte_scale(rapt_type type, const unsigned char *group) {
     if (type == RAPT_NVFP4) return byte_value(RAPT_F8_E4M3, *group);
-    return *group == 255 ? NAN : ldexp(1, *group - 127);
+    return *group == 255 ? NAN : power_of(*group - 127);
 }
 
 static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
@@ -202,7 +210,7 @@ void reference_store(rapt_type type, void *at, float value) {
             int exponent;
             frexp(size, &exponent);
             if (size < 0x1p-14) exponent = -13; /* subnormal, or zero */
-            half |= (uint16_t)((exponent + 13) * 1024 + (int)rint(ldexp(size, 11 - exponent)));
+            half |= (uint16_t)((exponent + 13) * 1024 + (int)rint(size * power_of(11 - exponent)));
         }
     }
     memcpy(at, &half, sizeof half);
@@ -217,15 +225,18 @@ void reference_store_shared(unsigned char *at, float value) {
 /* The nearest of all finite values of that sign; of two as near, the even byte. */
 static unsigned char nearest_byte(rapt_type type, float value) {
     if (type == RAPT_INT8) return isnan(value) ? 0 : (unsigned char)(int)fmax(-127, fmin(127, rint((double)value)));
-    const unsigned char sign = signbit(value) ? 128 : 0, least = sign, top = sign | (type == RAPT_F8_E4M3 ? 126 : 123);
+    const unsigned char sign = signbit(value) ? 128 : 0;
     if (isnan(value)) return sign | 127;
-    const double size = fmin(fabs((double)value), fabs(byte_value(type, top)));
-    unsigned char best = least;
-    for (unsigned char byte = least; byte <= top; byte++) {
-        const double distance = fabs(fabs(byte_value(type, byte)) - size), before = fabs(fabs(byte_value(type, best)) - size);
-        if (distance < before || (distance == before && !(byte & 1))) best = byte;
+    unsigned below = 0, above = type == RAPT_F8_E4M3 ? 126 : 123; /* whose sizes grow from byte to byte */
+    const double size = fmin(fabs((double)value), byte_value(type, (unsigned char)above));
+    while (above - below > 1) {
+        const unsigned middle = (below + above) / 2;
+        if (byte_value(type, (unsigned char)middle) <= size) below = middle;
+        else above = middle;
     }
-    return best;
+    const double to_below = fabs(size - byte_value(type, (unsigned char)below)),
+                 to_above = fabs(byte_value(type, (unsigned char)above) - size);
+    return sign | (unsigned char)(to_below < to_above || (to_below == to_above && below % 2 == 0) ? below : above);
 }
 
 /* One group whose scale is a byte; of two codes as near, the even one. */
@@ -304,10 +315,10 @@ bool reference_store_row(rapt_type type, void *row, const float *values, int64_t
     const group_format f = format_of(type);
     unsigned char *const to = row;
     if (reference_row_bytes(type, channels) < 0) return false;
+    const bool is_float = type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16;
     for (int64_t c = 0; c < channels; c += f.channels) {
         if (f.bytes) store_group(type, to + c / f.channels * f.bytes, values + c);
-        else if (type == RAPT_F32 || type == RAPT_F16 || type == RAPT_BF16)
-            reference_store(type, to + reference_row_bytes(type, c), values[c]);
+        else if (is_float) reference_store(type, to + c * reference_type_bytes(type), values[c]);
         else to[c] = nearest_byte(type, values[c]);
     }
     return true;
@@ -1388,8 +1399,12 @@ reference_value reference_integer_linearped(bool fused, const float *x, rapt_typ
     const group_format f = format_of(type);
     const bool blocks = is_block(type), minimums = type == RAPT_Q4_K || (f.bytes && !blocks && f.minimum >= 0);
     const int group = integer_group(type);
-    double sum = 0, sizes = 0, lost = 0, k = ceil((double)channels / group) * (1 + minimums) + 1 + blocks + !fused;
+    double sum = 0, sizes = 0, lost = 0, h = 0, k = ceil((double)channels / group) * (1 + minimums) + 1 + blocks + !fused;
     for (int64_t i = 0; i < channels; i++) {
+        if (i % group == 0) {
+            const double most = largest_of(x + i, channels - i < group ? channels - i : group);
+            h = most / 254 + 4 * u * most + 0x1p-121;
+        }
         const unsigned char *const at = (const unsigned char *)stored + i / f.channels * f.bytes;
         const block_number n = blocks ? block_number_of(type, at, (int)(i % f.channels)) : (block_number){0};
         const double m = blocks     ? -block_minimum(type, at) * n.minimum
@@ -1398,8 +1413,6 @@ reference_value reference_integer_linearped(bool fused, const float *x, rapt_typ
                      w = blocks    ? block_scale(type, at) * n.scale * n.number
                          : f.bytes ? half_at(at) * number_of(type, at, (int)(i % f.channels))
                                    : reference_element(type, stored, i);
-        const int64_t first = i - i % group, count = channels - first < group ? channels - first : group;
-        const double most = largest_of(x + first, count), h = most / 254 + 4 * u * most + 0x1p-121;
         sum += (w + m) * x[i];
         lost += h * fabs(w + m);
         sizes += (fabs((double)x[i]) + h) * (fabs(w) + fabs(m));

@@ -5,10 +5,11 @@ stage asan own 5 2 "clang's ASan and UBSan find nothing in the tests, nor fuzz t
 stage tsan own 2 - "ThreadSanitizer finds nothing in checks, pool, first calls, mha and decode; $few"
 stage valgrind own 2.5 - "no kernel result or branch depends on uninitialized memory: avx2; no width costs more instructions than the next multiple of 16"
 
-# With line numbers in reports, but not variables, which take half of the time to compile.
+# With line numbers in reports, but not variables, which take half of the time to compile; and with loops as they are written, since
+# clang would take minutes for each kernel with plain C.
 setup_asan() {
     export ASAN_OPTIONS=halt_on_error=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-    CC=$clang CXX=$clangxx setup asan --buildtype=debug -Doptimization=1 -Dc_args=-g1 -Db_sanitize=address,undefined \
+    CC=$clang CXX=$clangxx setup asan --buildtype=debug -Doptimization=1 -Dc_args='-g1 -DRAPT_UNROLL=' -Db_sanitize=address,undefined \
         -Db_lundef=false -Dfuzz=true -Dbench=false -Dexamples=false -Disas_left_out="$(all_but "$few")"
 }
 # fuzz TARGET INPUTS: a fuzz target on that many inputs, from its corpus and one seed on: some seconds, enough to see that it works,
@@ -54,7 +55,7 @@ stage_asan() {
 stage_tsan() {
     export TSAN_OPTIONS=halt_on_error=1
     local name fixed_layout=()
-    setup tsan --buildtype=debug -Doptimization=1 -Dc_args=-g1 -Db_sanitize=thread -Disas_left_out="$(all_but "$few")"
+    setup tsan --buildtype=debug -Doptimization=1 -Dc_args='-g1 -DRAPT_UNROLL=' -Db_sanitize=thread -Disas_left_out="$(all_but "$few")"
     ninja -C "$root/tsan" cli/rapt tests/first-call tests/pool tests/mha tests/decode
     if setarch -R true; then fixed_layout=(setarch -R); fi
     local last=${few##*,} # beside which its twin in plain C runs
