@@ -185,11 +185,12 @@ static const golden *golden_of(const char *name) {
     return &none;
 }
 
-/* Hashes a problem's outputs by each kernel, with its own tuning and with others, compares them, and leaves one for each class.
- */
+/* Hashes a problem's outputs by each kernel that was asked for, with its own tuning and with others, compares them, and leaves
+ * one for each class. What the hashes are is known, so twins, which emulators take longest for, need not run. */
 static void hash_all(check *c, const char *name, const problem *p, const uint64_t *want, uint64_t *hashes) {
     subject s = subject_create(c, p);
     FOR_EACH_KERNEL(c, k) {
+        if (!k->chosen) continue;
         const int rounding = strcmp(k->rounding, class_names[FUSED]) == 0;
         const uint64_t last = c->print_golden ? 0 : c->quick ? TUNING_MOST : 12; /* 0: its own */
         for (uint64_t tuned = 0; tuned <= last; tuned++) {

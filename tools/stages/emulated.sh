@@ -241,7 +241,9 @@ same_words() {
 stage_powerpc() {
     cross_build powerpc || return 0
     emulated powerpc
-    expect "everything builds" ninja -C "$root/powerpc"
+    local built # without kernels that are broken on purpose, which take as long as all else
+    mapfile -t built < <(ninja -C "$root/powerpc" -t targets all | sed -nE 's/^([^:]+): (c|cpp|STATIC)_LINKER.*/\1/p' | grep -v ^tests/broken/)
+    expect "everything builds: ${#built[@]} programs and libraries" ninja -C "$root/powerpc" "${built[@]}"
     expect "installed, the pool is found and linked by CMake and pkg-config" powerpc_installed
     tap qemu-ppc -L /usr/powerpc-linux-gnu "$root/powerpc/tests/fuzz/corpus-validate" tests/fuzz/corpus/validate || true
     skip "float-modes, for QEMU 7 refuses an instruction of glibc's fesetenv on POWER's CPUs of 32 bits"
@@ -249,7 +251,8 @@ stage_powerpc() {
 powerpc_installed() {
     local to=$PWD/$root/powerpc-installed lib=$PWD/$root/powerpc-installed/root/usr/lib
     rm -rf "$to"
-    meson configure "$root/powerpc" -Dprefix=/usr -Dlibdir=lib && DESTDIR=$to/root meson install -C "$root/powerpc" --quiet || return
+    meson configure "$root/powerpc" -Dprefix=/usr -Dlibdir=lib && ninja -C "$root/powerpc" build.ninja &&
+        DESTDIR=$to/root meson install -C "$root/powerpc" --quiet --no-rebuild || return
     # shellcheck disable=SC2046 # words are wanted
     cmake -S tests/host/installed -B "$to/build" -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_C_COMPILER=powerpc-linux-gnu-gcc \
         -DAPP="$PWD/$root/powerpc/tests/readme-example.c" -Drapt_DIR="$lib/cmake/rapt" && cmake --build "$to/build" &&
