@@ -37,7 +37,7 @@
 #define multiply_bf16_part   multiply_bf16_part
 #define bf16_part_prefetches bf16_part_prefetches
 
-#ifndef v_fma_pairs
+#if !defined(v_fma_pairs)
 #error "v_fma_pairs is no macro: tile.h would multiply pairs as if they were f32"
 #endif
 #define RAPT_PAIR_PRODUCT product_of_pairs
