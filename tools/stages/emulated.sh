@@ -169,10 +169,11 @@ same_model() {
     fi
     in_native ninja -C "$root/gcc" "$program"
     ninja -C "$root/$folder" "$program$exe"
-    RAPT_ISA=$twin "$root/gcc/$program" "${words[@]}" "$model" Paris >"$logs/$stage-x86.txt"
+    once "model-$twin" model_here "$twin" "$root/gcc/$program" "${words[@]}" "$model" Paris
     RAPT_ISA=$isa "${@:2}" "$root/$folder/$program$exe" "${words[@]}" --threads "${threads:-2}" "$model" Paris >"$logs/$stage.txt" || true
-    expect "the logits of a language model: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
+    expect "the logits of a language model: $isa = x86-64's $twin" cmp "$logs/model-$twin.txt" "$logs/$stage.txt"
 }
+model_here() { RAPT_ISA=$1 "${@:2}" >"$logs/model-$1.txt"; } # ISA COMMAND...
 # emulated_case KERNELS CASE RAPT...
 emulated_case() {
     local arith=() name=${2#bf16:}

