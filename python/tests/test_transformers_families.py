@@ -147,10 +147,6 @@ class NotMade(BaseException):
     """A family that cannot be made small in the general way, and why. Not an Exception, which somebody may swallow."""
 
 
-class TooLong(BaseException):
-    """A family whose time is up, whatever else could be tried."""
-
-
 class NoCache(Exception):
     """An encoder, say, which has no steps."""
 
@@ -163,7 +159,7 @@ def line(error):
 @contextlib.contextmanager
 def at_most(seconds):
     def late(*_):
-        raise TooLong(f"takes more than {seconds} seconds")
+        raise NotMade(f"takes more than {seconds} seconds")
     signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # of CPU time
     try:
@@ -508,7 +504,7 @@ def main():
             with at_most(SECONDS), contextlib.redirect_stdout(io.StringIO()):
                 config_class, model_class = configuration_auto.CONFIG_MAPPING[name], getattr(transformers, model_name)
                 verdicts, matters = tried(config_class, model_class, name not in WEIGHTS_APART)
-        except (NotMade, TooLong) as error:
+        except NotMade as error:
             counts["not made"] += 1
             tap.skip(name, f"not made small: {error}")
             continue

@@ -28,7 +28,7 @@ meson_test() {
     count "$sums"
 }
 
-TIMEFORMAT='# in %1R s, of CPU: %1U + %1S s' # of what the log says how long it took
+TIMEFORMAT='# in %1R s, of CPU: %1U + %1S s' # the line that `time` adds to the log
 
 # tap COMMAND...: runs a program that prints TAP.
 tap() {

@@ -6,7 +6,7 @@ stage sve own 2 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX; li
 stage riscv64 own 3.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused; linear layers there"
 stage s390x own 3 - "IBM Z: big-endian vectors; append, explain, linear, norm and files of vectors there"
 stage armhf own 1.5 - "32-bit Arm with NEON; explain there"
-stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all builds, installs and links, with libatomic and libm"
+stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all but broken kernels builds, installs and links, with libatomic and libm"
 stage ppc64le own 1 - "64-bit POWER with VSX"
 stage i386 own 1 - "32-bit x86 with SSE4.1: sizes and alignment in append, bounds, decode, explain, linear, memory, mha, norm"
 stage musl own 1 - "another C library, linked statically"
@@ -244,7 +244,7 @@ stage_powerpc() {
     emulated powerpc
     local built # without kernels that are broken on purpose, which take as long as all else
     mapfile -t built < <(ninja -C "$root/powerpc" -t targets all | sed -nE 's/^([^:]+): (c|cpp|STATIC)_LINKER.*/\1/p' | grep -v ^tests/broken/)
-    expect "everything builds: ${#built[@]} programs and libraries" ninja -C "$root/powerpc" "${built[@]}"
+    expect "${#built[@]} programs and libraries build, all but those of broken kernels" ninja -C "$root/powerpc" "${built[@]}"
     expect "installed, the pool is found and linked by CMake and pkg-config" powerpc_installed
     tap qemu-ppc -L /usr/powerpc-linux-gnu "$root/powerpc/tests/fuzz/corpus-validate" tests/fuzz/corpus/validate || true
     skip "float-modes, for QEMU 7 refuses an instruction of glibc's fesetenv on POWER's CPUs of 32 bits"
