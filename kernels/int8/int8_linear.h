@@ -259,9 +259,11 @@ static void read_blocks_q4_k(const char *from, int count, const staged_row *to) 
         unpack_q4_k(from, to->integers + b * f.block);
         to->scales[b * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(from));
         to->minimums[b * RAPT_PARTIAL_SUMS] = staged_scale_of(half_le(from + 2) ^ 0x8000);
+        uint8_t scales[8], minimums[8];
+        read_integers_q4_k(from, scales, minimums);
         for (int sub = 0; sub < subs; sub++) {
-            to->sub_scales[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, false);
-            to->sub_minimums[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)integer_of_q4_k(from, sub, true);
+            to->sub_scales[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)scales[sub];
+            to->sub_minimums[(b * subs + sub) * RAPT_PARTIAL_SUMS] = (int8_t)minimums[sub];
         }
     }
 }

@@ -3,8 +3,8 @@
  * RAPT_PARTIAL_SUMS (16); bf16 arithmetic has other sums, and for few tokens outputs in lanes (bf16/bf16_linear.h). There are two
  * ways through memory. Many tokens lie in lanes, and the rows of weights are the broadcast side of the tile product, one partial
  * sum after the other. For few tokens, a vector of weights as it lies in memory holds RAPT_VL partial sums, so weights are read
- * once, a row at a time, or several side by side where rows are long or tokens fill a register tile. A "sixteen" is
- * RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
+ * once, a row at a time, or several side by side where rows are long, weights take a byte or less, or tokens fill a register
+ * tile. A "sixteen" is RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
 
 /* Scratch of a task of few tokens. */
 typedef struct few_scratch {
@@ -200,7 +200,7 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* Computes sums[r][t], the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie
  * ldx floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further
- * on is prefetched. Replaceable. */
+ * on is prefetched, unless that is 0. Replaceable. */
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld);
@@ -208,23 +208,28 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
-    /* Channels from one prefetch to the next. */
-    const int line = bytes <= 64 ? 64 / (int)bytes * group : 64 * group / (int)bytes / RAPT_PARTIAL_SUMS * RAPT_PARTIAL_SUMS;
+    /* Channels of a step: a group of 32, so that what its channels share is computed once, or a sixteen; and from one prefetch to
+     * the next. */
+    const int step = group > 1 && RAPT_VL > 1 ? RAPT_GROUP : RAPT_PARTIAL_SUMS;
+    const int line = bytes <= 64 ? 64 / (int)bytes * group : 64 * group / (int)bytes / step * step;
     vf acc[16], w[8];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
-    for (int i = 0; i < channels; i += RAPT_PARTIAL_SUMS, x += ldx) {
-        if (i % line == 0)
+    for (int i = 0; i < channels; i += step, x += ldx * (size_t)(step / RAPT_PARTIAL_SUMS)) {
+        if (ahead > 0 && i % line == 0)
             UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)i * bytes / (size_t)group + ahead);
-        UNROLLED(v, SUM_VECTORS) {
+        const char *from = group > 1 ? weights + (size_t)i / (size_t)group * bytes : weights;
+        const int first = group > 1 ? i % group / step * step : i; /* which the compiler sees to be whole steps of a group */
+        UNROLLED(v, SUM_VECTORS * (step / RAPT_PARTIAL_SUMS)) {
+            const int sum = v % SUM_VECTORS;
             if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
-                UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
+                UNROLLED(r, nr) w[r] = load(from + (size_t)r * stride, first + v * RAPT_VL);
             else {
                 int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
                 UNROLLED(r, nr) w[r] = load_last(load, bytes, weights + (size_t)r * stride, at, left);
             }
             UNROLLED(j, nt) {
-                vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
-                UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
+                vf token = v_load(x + v / SUM_VECTORS * (int)ldx + j * RAPT_PARTIAL_SUMS + sum * RAPT_VL);
+                UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + sum] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + sum]);
             }
         }
     }
@@ -285,20 +290,45 @@ static RAPT_INLINE void linear_part_as(load_channels *load, const int group, con
 }
 
 /* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
- * read once and in the order of memory. */
+ * read once and in the order of memory. Where weights take a byte or less, one row would wait for its chain of additions; several
+ * short ones are then prefetched as a single stream, from those that come next. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
     const int64_t in = p->in;
     const bool is_long = (size_t)(in / group) * bytes >= (size_t)p->long_row;
-    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS, ahead = (size_t)(is_long ? p->long_ahead : p->short_ahead);
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
-    const bool several = most == RAPT_LINEAR_TOKENS || is_long;
+    const bool is_small = bytes <= (size_t)group, several = most == RAPT_LINEAR_TOKENS || is_long || is_small;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
+        const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)nr * stride : (size_t)p->short_ahead;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART)
             linear_part_as(load, group, bytes, weights + (size_t)r * stride + (size_t)(first / group) * bytes, stride, ahead, nr,
                            x + first * tokens, tokens, most, rapt_min(RAPT_LINEAR_PART, in - first),
                            sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
+    }
+}
+
+/* Does what linear_rows_as does for a type of RAPT_MATRIX_TYPES: unpacks a part of a row, or of several, before it is multiplied.
+ */
+static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_blocks *unpack, load_channels *load, size_t bytes,
+                                         const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
+    unpacked_blocks parts[RAPT_LINEAR_SUMS > 8 ? 8 : RAPT_LINEAR_SUMS];
+    const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
+    const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
+    for (int r = 0, nr; r < rows; r += nr) {
+        nr = rows - r >= many ? many : 1;
+        for (int64_t first = 0; first < p->in; first += RAPT_LINEAR_PART) {
+            const int channels = rapt_min(RAPT_LINEAR_PART, p->in - first);
+            const size_t part = (size_t)(channels / MATRIX_BLOCK) * bytes;
+            for (int j = 0; j < nr; j++) {
+                const char *from = weights + (size_t)(r + j) * stride + (size_t)(first / MATRIX_BLOCK) * bytes;
+                for (size_t i = 0; i < part; i += 64) prefetch(from, (size_t)nr * stride + i);
+                unpack(from, channels, &parts[j]);
+            }
+            linear_part_as(load, RAPT_LINEAR_PART, sizeof *parts, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens,
+                           tokens, most, channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
+        }
     }
 }
 
@@ -308,7 +338,14 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
                                                    const float *x, int tokens, float *sums) {                                    \
         linear_rows_as(p, load_##suffix, group, bytes, weights, stride, rows, x, tokens, sums);                                  \
     }
-RAPT_WEIGHT_TYPES(RAPT_TYPE)
+RAPT_TYPES(RAPT_TYPE, RAPT_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_NOINLINE void linear_rows_##suffix(const rapt_linear_problem *p, const char *weights, size_t stride, int rows,   \
+                                                   const float *x, int tokens, float *sums) {                                    \
+        linear_blocks_as(p, unpack_blocks_##suffix, load_##suffix, bytes, weights, stride, rows, x, tokens, sums);               \
+    }
+RAPT_MATRIX_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Computes sums[part][r][t][RAPT_PARTIAL_SUMS], the partial sums of `rows` rows of weights and few tokens. Each part has room for
@@ -458,7 +495,8 @@ static void stage_weights(const rapt_linear_task *t, const many_scratch *s, bool
         if (whole > 0) stage_sixteens(type, to, runs, sixteens, (whole + RAPT_VL - 1) / RAPT_VL * RAPT_VL);
         if (rest > 0) stage_rows(type, left, 0, &from, 1, whole * RAPT_PARTIAL_SUMS, rest);
         for (int i = 0; i < rest; i++) to[(size_t)i * runs + (size_t)whole] = left[i];
-        for (size_t i = 0; COPIES > 1 && i < runs * RAPT_PARTIAL_SUMS; i++) v_store(row + i * COPIES, v_broadcast(to + i));
+        for (size_t i = 0; COPIES > 1 && i < runs * RAPT_PARTIAL_SUMS; i += RAPT_VL)
+            UNROLLED(j, RAPT_VL) v_store(row + (i + (size_t)j) * COPIES, v_broadcast(to + i + j));
     }
 }
 

@@ -18,8 +18,18 @@ RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline vf load_##suffix(const char *row, int channel) { return v_load_##suffix(row, channel); }
-RAPT_GROUP_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
+/* Those of unpacked_blocks. */
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static inline vf load_##suffix(const char *from, int channel) {                                                              \
+        return v_load_##suffix((const unpacked_blocks *)(const void *)from, channel);                                            \
+    }
+RAPT_MATRIX_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+
+/* Unpacks blocks of a row: unpack_blocks_q4_k and unpack_blocks_q6_k. */
+typedef void unpack_blocks(const char *row, int channels, unpacked_blocks *to);
 
 /* True if every tensor can have this type; false if only K, V and weights can. */
 static inline bool of_elements(rapt_type type) {
@@ -69,26 +79,38 @@ static RAPT_INLINE void store_transposed(load_channels *load, const char *const 
 #endif
 
 /* Stages rows of one type, as stage_rows does. Rows of types without groups may end with part of a vector. Groups are read whole,
- * larger ones by RAPT_MOST_GROUP channels, so that what their channels share is read once. Instances for groups stay out of line:
- * when they are inlined, gcc 12 may put `values` on the stack where an array of the caller is still in use. */
+ * so that what their channels share is read once. Instances for groups stay out of line: when they are inlined, gcc 12 may put
+ * `values` on the stack where an array of the caller is still in use. */
 static RAPT_INLINE void stage_rows_as(load_channels *load, const int group, size_t bytes, float *to, size_t ld,
                                       const char *const *rows, int n, int first, int channels) {
-    const int step = rapt_min(group, RAPT_MOST_GROUP);
     int whole = channels - channels % RAPT_VL;
     for (int r = 0; r < n; r++, to += ld) {
         int i = 0;
-        if (RAPT_VL > 1 && group > 1 && first % step == 0)
-            for (; i + step <= channels; i += step) {
+        if (RAPT_VL > 1 && group > 1 && first % group == 0)
+            for (; i + group <= channels; i += group) {
                 const char *from = rows[r] + (size_t)(first + i) / (size_t)group * bytes;
-                const int at = (first + i) % group;
                 vf values[RAPT_MOST_GROUP / RAPT_VL];
-                UNROLLED(j, step / RAPT_VL) values[j] = load(from, at + j * RAPT_VL);
-                UNROLLED(j, step / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
+                UNROLLED(j, group / RAPT_VL) values[j] = load(from, j * RAPT_VL);
+                UNROLLED(j, group / RAPT_VL) v_store(to + i + j * RAPT_VL, values[j]);
             }
         for (; i < whole; i += RAPT_VL) v_store(to + i, load(rows[r], first + i));
         if (group == 1 && whole < channels)
             v_store(to + whole, load_last(load, bytes, rows[r] + (size_t)first * bytes, whole, channels - whole));
     }
+}
+
+/* Stages rows of one type of RAPT_MATRIX_TYPES, as stage_rows does. */
+static RAPT_INLINE void stage_blocks_as(unpack_blocks *unpack, load_channels *load, size_t bytes, float *to, size_t ld,
+                                        const char *const *rows, int n, int channels) {
+    unpacked_blocks part;
+    for (int r = 0; r < n; r++, to += ld)
+        for (int i = 0; i < channels; i += RAPT_LINEAR_PART) {
+            const int end = rapt_min(RAPT_LINEAR_PART, channels - i);
+            unpack(rows[r] + (size_t)(i / MATRIX_BLOCK) * bytes, end, &part);
+            for (int j = 0; j < end; j += RAPT_PARTIAL_SUMS)
+                UNROLLED(v, RAPT_PARTIAL_SUMS / RAPT_VL)
+                    v_store(to + i + j + v * RAPT_VL, load((const char *)&part, j + v * RAPT_VL));
+        }
 }
 
 /* Stages rows of one type transposed, as stage_columns does. */
@@ -137,13 +159,21 @@ static RAPT_INLINE void store_row_as(store_word *store, size_t bytes, char *to, 
 RAPT_ELEMENT_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
-/* Defines stage_rows_SUFFIX for each type of RAPT_GROUP_TYPES. */
+/* Defines stage_rows_SUFFIX for each type of RAPT_CACHE_TYPES and RAPT_MATRIX_TYPES. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
                                                   int channels) {                                                                \
         stage_rows_as(load_##suffix, group, bytes, to, ld, rows, n, first, channels);                                            \
     }
-RAPT_GROUP_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
+#undef RAPT_TYPE
+#define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
+    static RAPT_NOINLINE void stage_rows_##suffix(float *to, size_t ld, const char *const *rows, int n, int first,               \
+                                                  int channels) {                                                                \
+        (void)first;                                                                                                             \
+        stage_blocks_as(unpack_blocks_##suffix, load_##suffix, bytes, to, ld, rows, n, channels);                                \
+    }
+RAPT_MATRIX_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Converts n rows to f32: to[r][i] = rows[r][first + i] for i < channels, then 0 up to a whole vector. ld: floats from row to row
@@ -161,15 +191,17 @@ static void stage_element_rows(rapt_type type, float *to, size_t ld, const char 
     }
 }
 
-/* Converts n rows of any tensor to f32, as stage_element_rows does. For types of RAPT_GROUP_TYPES, first is a multiple of
- * RAPT_VL, and where the type has groups, channels is a multiple of the group. */
+/* Converts n rows of any tensor to f32, as stage_element_rows does. For types of RAPT_CACHE_TYPES, first is a multiple of
+ * RAPT_VL, and where the type has groups, channels is a multiple of the group. For those of RAPT_MATRIX_TYPES, first is 0, and
+ * channels is a multiple of MATRIX_BLOCK. */
 static void stage_rows(rapt_type type, float *to, size_t ld, const char *const *rows, int n, int first, int channels) {
     switch (type) {
 #define RAPT_TYPE(name, suffix, ...)                                                                                             \
     case name:                                                                                                                   \
         stage_rows_##suffix(to, ld, rows, n, first, channels);                                                                   \
         break;
-        RAPT_GROUP_TYPES(RAPT_TYPE)
+        RAPT_CACHE_TYPES(RAPT_TYPE)
+        RAPT_MATRIX_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
     default:
         stage_element_rows(type, to, ld, rows, n, first, channels);

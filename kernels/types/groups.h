@@ -2,11 +2,11 @@
 /* What the files of storage types share: words that read groups and floats of few bits, and, where RAPT_VL is 1, functions that
  * write them. Included by type_words.h before the files of the types that use it. */
 
-/* Defines group_of_SUFFIX(row, channel) for each type of RAPT_GROUP_TYPES: returns the group of the row that the channel lies in.
+/* Defines group_of_SUFFIX(row, channel) for each type of RAPT_CACHE_TYPES: returns the group of the row that the channel lies in.
  */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static inline const char *group_of_##suffix(const char *row, int channel) { return row + (size_t)channel / group * bytes; }
-RAPT_GROUP_TYPES(RAPT_TYPE)
+RAPT_CACHE_TYPES(RAPT_TYPE)
 #undef RAPT_TYPE
 
 /* Returns a little-endian f16 in all lanes. The scales and minima of groups are such numbers on every machine, except in MX types
@@ -56,6 +56,17 @@ static inline void store_numbers(void *to, bytes_of_16 low, bytes_of_16 high, in
     memcpy(to, &low, sizeof low);
     memcpy((char *)to + sizeof low, &high, sizeof high);
 }
+
+/* A part of a row of weights of a type of RAPT_MATRIX_TYPES: the integers of its blocks, and the factors of their sub-blocks. The
+ * types have two words: unpack_blocks_SUFFIX(row, channels, to) unpacks whole blocks, RAPT_LINEAR_PART channels at most, and
+ * v_load_SUFFIX(from, channel) converts channels. Factors are written in whole vectors, which may reach beyond the last. */
+typedef struct unpacked_blocks {
+    int8_t integers[RAPT_LINEAR_PART];
+    float scales[RAPT_LINEAR_PART / 16 + 16];   /* q6_K: of each 16 channels; q4_K: of each 32 */
+    float minimums[RAPT_LINEAR_PART / 32 + 16]; /* q4_K: of each 32 channels */
+} unpacked_blocks;
+
+enum { MATRIX_BLOCK = 256 }; /* channels of a block of these types */
 
 /* Unpacks a group's 32 integers to bytes, adding `add` modulo 256: channels i and i + 16 share byte i. */
 static inline void unpack_halves(const char *from, int add, void *to) {

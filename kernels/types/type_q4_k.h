@@ -3,22 +3,16 @@
  * sub-block of 32 of the 256 channels, and 128 bytes of 4-bit codes n: 32 bytes have the codes of 64 channels, of the first 32 in
  * their lower halves. An element is d * a * n - e * b. All products are exact, so the difference is rounded once. */
 
-/* Returns the scale a of a sub-block, or with `minimum` its minimum b. The lower bits of sub-blocks 4 to 7 are halves of bytes;
- * their upper two are those of the bytes of sub-blocks 0 to 3. */
-static inline int integer_of_q4_k(const char *block, int sub, bool minimum) {
-    const uint8_t *const bytes = (const uint8_t *)block + 4;
-    if (sub < 4) return bytes[sub + 4 * minimum] & 63;
-    return (minimum ? bytes[sub + 4] >> 4 : bytes[sub + 4] & 15) | bytes[sub - 4 + 4 * minimum] >> 6 << 4;
-}
-
-static inline vf v_load_q4_k(const char *row, int channel) {
-    const char *const block = group_of_q4_k(row, channel);
-    const int sub = channel / 32 & 7;
-    const vi bytes = i_load_u8(block + 16 + sub / 2 * 32 + (channel & 31));
-    const vi code = sub & 1 ? i_shr(bytes, 4) : i_and(bytes, i_set1(15));
-    const vf scale = v_mul(v_broadcast_f16_le(block), v_set1((float)integer_of_q4_k(block, sub, false)));
-    const vf minimum = v_mul(v_broadcast_f16_le(block + 2), v_set1((float)integer_of_q4_k(block, sub, true)));
-    return v_sub(v_mul(scale, v_from_int(code)), minimum);
+/* Reads the scales a and the minimums b of the 8 sub-blocks. The lower bits of those of sub-blocks 4 to 7 are halves of bytes;
+ * their upper two are those of the bytes of sub-blocks 0 to 3. Four bytes at a time, in the order of memory. */
+static inline void read_integers_q4_k(const char *block, uint8_t *scales, uint8_t *minimums) {
+    uint32_t bytes[3];
+    memcpy(bytes, block + 4, sizeof bytes);
+    const uint32_t six = 0x3f3f3f3f, four = 0x0f0f0f0f, upper = 0x30303030;
+    const uint32_t a[2] = {bytes[0] & six, (bytes[2] & four) | (bytes[0] >> 2 & upper)};
+    const uint32_t b[2] = {bytes[1] & six, (bytes[2] >> 4 & four) | (bytes[1] >> 2 & upper)};
+    memcpy(scales, a, sizeof a);
+    memcpy(minimums, b, sizeof b);
 }
 
 /* Unpacks the codes of a block. */
@@ -28,4 +22,22 @@ static inline void unpack_q4_k(const char *block, int8_t *to) {
         memcpy(to + i / 32 * 64 + i % 32, &low, sizeof low);
         memcpy(to + i / 32 * 64 + i % 32 + 32, &high, sizeof high);
     }
+}
+
+static inline void unpack_blocks_q4_k(const char *row, int channels, unpacked_blocks *to) {
+    for (int i = 0, sub = 0; i < channels; i += MATRIX_BLOCK, row += 144) {
+        uint8_t scales[16] = {0}, minimums[16] = {0};
+        read_integers_q4_k(row, scales, minimums);
+        unpack_q4_k(row, to->integers + i);
+        for (int j = 0; j < 8; j += RAPT_VL) {
+            v_store(to->scales + sub + j, v_mul(v_broadcast_f16_le(row), v_from_int(i_load_u8(scales + j))));
+            v_store(to->minimums + sub + j, v_mul(v_broadcast_f16_le(row + 2), v_from_int(i_load_u8(minimums + j))));
+        }
+        sub += 8;
+    }
+}
+
+static inline vf v_load_q4_k(const unpacked_blocks *from, int channel) {
+    const vf product = v_mul(v_broadcast(from->scales + channel / 32), v_from_int(i_load_s8(from->integers + channel)));
+    return v_sub(product, v_broadcast(from->minimums + channel / 32));
 }

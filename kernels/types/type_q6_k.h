@@ -10,30 +10,6 @@ static inline const char *scales_of_q6_k(const char *block) { return block + 192
 /* Returns the address of its scale d. */
 static inline const char *scale_of_q6_k(const char *block) { return block + 208; }
 
-/* Loads the codes of RAPT_VL channels, which lie in a run of 16, from `channel` on. */
-static inline vi i_load_q6_k(const char *block, int channel) {
-    const int half = channel / 128 & 1, i = channel / 32 & 3, j = channel & 31;
-    const vi lower = i_load_u8(block + half * 64 + (i & 1) * 32 + j), upper = i_load_u8(block + 128 + half * 32 + j);
-    const vi low = i & 2 ? i_shr(lower, 4) : i_and(lower, i_set1(15));
-    switch (i) {
-    case 0:
-        return i_or(low, i_and(i_shl(upper, 4), i_set1(48)));
-    case 1:
-        return i_or(low, i_and(i_shl(upper, 2), i_set1(48)));
-    case 2:
-        return i_or(low, i_and(upper, i_set1(48)));
-    default:
-        return i_or(low, i_and(i_shr(upper, 2), i_set1(48)));
-    }
-}
-
-static inline vf v_load_q6_k(const char *row, int channel) {
-    const char *const block = group_of_q6_k(row, channel);
-    const vf scale =
-        v_mul(v_broadcast_f16_le(scale_of_q6_k(block)), v_set1((float)(int8_t)scales_of_q6_k(block)[channel / 16 & 15]));
-    return v_mul(scale, v_from_int(i_add(i_load_q6_k(block, channel), i_set1(-32))));
-}
-
 /* Unpacks the integers of a block, codes less 32, adding `add` modulo 256. */
 static inline void unpack_q6_k(const char *block, int add, int8_t *to) {
     for (int n = 0; n < 64; n += 16) {
@@ -47,4 +23,17 @@ static inline void unpack_q6_k(const char *block, int add, int8_t *to) {
             memcpy(to + half * 128 + i * 32 + j, &integers, sizeof integers);
         }
     }
+}
+
+static inline void unpack_blocks_q6_k(const char *row, int channels, unpacked_blocks *to) {
+    for (int i = 0; i < channels; i += MATRIX_BLOCK, row += 210) {
+        unpack_q6_k(row, 0, to->integers + i);
+        for (int j = 0; j < 16; j += RAPT_VL)
+            v_store(to->scales + i / 16 + j,
+                    v_mul(v_broadcast_f16_le(scale_of_q6_k(row)), v_from_int(i_load_s8(scales_of_q6_k(row) + j))));
+    }
+}
+
+static inline vf v_load_q6_k(const unpacked_blocks *from, int channel) {
+    return v_mul(v_broadcast(from->scales + channel / 16), v_from_int(i_load_s8(from->integers + channel)));
 }

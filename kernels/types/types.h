@@ -52,13 +52,13 @@
  *   RAPT_ELEMENT_TYPES  element types (ELEMENT), which any tensor of numbers may have
  *   RAPT_CACHE_TYPES    cache types (WEIGHT and CACHE), which K and V may have and other tensors not, except weights if WEIGHT
  *   RAPT_KV_TYPES       the types of K and V: both of these
- *   RAPT_GROUP_TYPES    those that are converted by group of channels: cache types, and those of weights alone (MATRIX)
+ *   RAPT_MATRIX_TYPES   types of weights alone (MATRIX), whose blocks of 256 channels are unpacked before they are converted
  *   RAPT_WEIGHT_TYPES   the types of weights (ELEMENT, WEIGHT and MATRIX) */
 #define RAPT_NO_TYPE(...)
 #define RAPT_ELEMENT_TYPES(TYPE) RAPT_TYPES(TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 #define RAPT_CACHE_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
 #define RAPT_KV_TYPES(TYPE)      RAPT_TYPES(TYPE, TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE)
-#define RAPT_GROUP_TYPES(TYPE)   RAPT_TYPES(RAPT_NO_TYPE, TYPE, TYPE, RAPT_NO_TYPE, TYPE)
+#define RAPT_MATRIX_TYPES(TYPE)  RAPT_TYPES(RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, TYPE)
 #define RAPT_WEIGHT_TYPES(TYPE)  RAPT_TYPES(TYPE, TYPE, RAPT_NO_TYPE, RAPT_NO_TYPE, TYPE)
 
 /* The types with groups of RAPT_GROUP channels whose elements are an f16 scale, with which a group begins, times an integer of at
