@@ -200,7 +200,7 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* Computes sums[r][t], the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie
  * ldx floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further
- * on is prefetched, unless that is 0. Replaceable. */
+ * on is prefetched. bytes: of a group of channels; 0 where a part is one group, which is in the cache. Replaceable. */
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld);
@@ -209,30 +209,40 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
     /* Channels of a step: a group of 32, so that what its channels share is computed once, or a sixteen; and from one prefetch to
-     * the next. */
+     * the next, which is one for a part where bytes is 0. */
     const int step = group > 1 && RAPT_VL > 1 ? RAPT_GROUP : RAPT_PARTIAL_SUMS;
-    const int line = bytes <= 64 ? 64 / (int)bytes * group : 64 * group / (int)bytes / step * step;
+    const int line = bytes == 0    ? RAPT_LINEAR_PART
+                     : bytes <= 64 ? 64 / (int)bytes * group
+                                   : 64 * group / (int)bytes / step * step;
     vf acc[16], w[8];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
-    for (int i = 0; i < channels; i += step, x += ldx * (size_t)(step / RAPT_PARTIAL_SUMS)) {
-        if (ahead > 0 && i % line == 0)
+    int i = 0;
+    for (; i + step <= channels; i += step) {
+        if (i % line == 0)
             UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)i * bytes / (size_t)group + ahead);
         const char *from = group > 1 ? weights + (size_t)i / (size_t)group * bytes : weights;
         const int first = group > 1 ? i % group / step * step : i; /* which the compiler sees to be whole steps of a group */
-        UNROLLED(v, SUM_VECTORS * (step / RAPT_PARTIAL_SUMS)) {
-            const int sum = v % SUM_VECTORS;
-            if (group > 1 || i + RAPT_PARTIAL_SUMS <= channels)
-                UNROLLED(r, nr) w[r] = load(from + (size_t)r * stride, first + v * RAPT_VL);
-            else {
-                int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
-                UNROLLED(r, nr) w[r] = load_last(load, bytes, weights + (size_t)r * stride, at, left);
-            }
-            UNROLLED(j, nt) {
-                vf token = v_load(x + v / SUM_VECTORS * (int)ldx + j * RAPT_PARTIAL_SUMS + sum * RAPT_VL);
-                UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + sum] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + sum]);
+        UNROLLED(u, step / RAPT_PARTIAL_SUMS) {
+            UNROLLED(v, SUM_VECTORS) {
+                UNROLLED(r, nr) w[r] = load(from + (size_t)r * stride, first + u * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                if (group == 1 && nt > 1) __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token */
+                UNROLLED(j, nt) {
+                    const vf token = v_load(x + (size_t)u * ldx + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                    UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
+                }
             }
         }
+        x += ldx * (size_t)(step / RAPT_PARTIAL_SUMS);
     }
+    if (group == 1 && i < channels)
+        UNROLLED(v, SUM_VECTORS) {
+            const int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
+            UNROLLED(r, nr) w[r] = load_last(load, bytes, weights + (size_t)r * stride, at, left);
+            UNROLLED(j, nt) {
+                const vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
+            }
+        }
     UNROLLED(r, nr)
         UNROLLED(j, nt)
             UNROLLED(v, SUM_VECTORS)
@@ -299,9 +309,9 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
     const bool is_small = bytes <= (size_t)group, several = most == RAPT_LINEAR_TOKENS || is_long || is_small;
+    const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)many * stride : (size_t)p->short_ahead;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
-        const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)nr * stride : (size_t)p->short_ahead;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART)
             linear_part_as(load, group, bytes, weights + (size_t)r * stride + (size_t)(first / group) * bytes, stride, ahead, nr,
                            x + first * tokens, tokens, most, rapt_min(RAPT_LINEAR_PART, in - first),
@@ -326,8 +336,8 @@ static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_bl
                 for (size_t i = 0; i < part; i += 64) prefetch(from, (size_t)nr * stride + i);
                 unpack(from, channels, &parts[j]);
             }
-            linear_part_as(load, RAPT_LINEAR_PART, sizeof *parts, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens,
-                           tokens, most, channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
+            linear_part_as(load, RAPT_LINEAR_PART, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most,
+                           channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
         }
     }
 }
