@@ -3,7 +3,7 @@
  * RAPT_PARTIAL_SUMS (16); bf16 arithmetic has other sums, and for few tokens outputs in lanes (bf16/bf16_linear.h). There are two
  * ways through memory. Many tokens lie in lanes, and the rows of weights are the broadcast side of the tile product, one partial
  * sum after the other. For few tokens, a vector of weights as it lies in memory holds RAPT_VL partial sums, so weights are read
- * once, a row at a time, or several side by side where rows are long, weights take a byte or less, or tokens fill a register
+ * once, a row at a time, or several side by side where rows are long, weights take less than two bytes, or tokens fill a register
  * tile. A "sixteen" is RAPT_PARTIAL_SUMS adjacent channels. Included by attend.h. */
 
 /* Scratch of a task of few tokens. */
@@ -200,7 +200,8 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* Computes sums[r][t], the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie
  * ldx floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further
- * on is prefetched. bytes: of a group of channels; 0 where a part is one group, which is in the cache. Replaceable. */
+ * on is prefetched. bytes: of a group of channels; 0, with a group of 1, for rows in the cache that `load` reads by the channel.
+ * Replaceable. */
 static RAPT_INLINE void linear_tile(load_channels *load, const int group, const size_t bytes, const int nr, const int nt,
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld);
@@ -209,7 +210,7 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
     /* Channels of a step: a group of 32, so that what its channels share is computed once, or a sixteen; and from one prefetch to
-     * the next, which is one for a part where bytes is 0. */
+     * the next. */
     const int step = group > 1 && RAPT_VL > 1 ? RAPT_GROUP : RAPT_PARTIAL_SUMS;
     const int line = bytes == 0    ? RAPT_LINEAR_PART
                      : bytes <= 64 ? 64 / (int)bytes * group
@@ -220,21 +221,30 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
     for (; i + step <= channels; i += step) {
         if (i % line == 0)
             UNROLLED(r, nr) prefetch(weights, (size_t)r * stride + (size_t)i * bytes / (size_t)group + ahead);
-        const char *from = group > 1 ? weights + (size_t)i / (size_t)group * bytes : weights;
-        const int first = group > 1 ? i % group / step * step : i; /* which the compiler sees to be whole steps of a group */
-        UNROLLED(u, step / RAPT_PARTIAL_SUMS) {
+        if (group > 1) { /* row by row, so that the words of one group at a time are in registers */
+            const char *from = weights + (size_t)i / (size_t)group * bytes;
+            const int at = i % group / step * step; /* which the compiler sees to be whole steps */
+            UNROLLED(r, nr)
+                UNROLLED(v, step / RAPT_VL) {
+                    const vf weight = load(from + (size_t)r * stride, at + v * RAPT_VL);
+                    const float *tokens = x + (size_t)(v / SUM_VECTORS) * ldx + v % SUM_VECTORS * RAPT_VL;
+                    UNROLLED(j, nt) {
+                        const int a = (r * nt + j) * SUM_VECTORS + v % SUM_VECTORS;
+                        acc[a] = v_fma(weight, v_load(tokens + j * RAPT_PARTIAL_SUMS), acc[a]);
+                    }
+                }
+        } else
             UNROLLED(v, SUM_VECTORS) {
-                UNROLLED(r, nr) w[r] = load(from + (size_t)r * stride, first + u * RAPT_PARTIAL_SUMS + v * RAPT_VL);
-                if (group == 1 && nt > 1) __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token */
+                UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
+                if (nt > 1) __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token */
                 UNROLLED(j, nt) {
-                    const vf token = v_load(x + (size_t)u * ldx + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                    const vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
                     UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
                 }
             }
-        }
         x += ldx * (size_t)(step / RAPT_PARTIAL_SUMS);
     }
-    if (group == 1 && i < channels)
+    if (group == 1 && bytes > 0 && i < channels)
         UNROLLED(v, SUM_VECTORS) {
             const int at = rapt_min(i + v * RAPT_VL, channels), left = rapt_min(RAPT_VL, channels - at);
             UNROLLED(r, nr) w[r] = load_last(load, bytes, weights + (size_t)r * stride, at, left);
@@ -300,7 +310,7 @@ static RAPT_INLINE void linear_part_as(load_channels *load, const int group, con
 }
 
 /* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
- * read once and in the order of memory. Where weights take a byte or less, one row would wait for its chain of additions; several
+ * read once and in the order of memory. Where weights take less than two bytes, one row would wait for its chain of additions; several
  * short ones are then prefetched as a single stream, from those that come next. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
@@ -308,7 +318,7 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
     const bool is_long = (size_t)(in / group) * bytes >= (size_t)p->long_row;
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
-    const bool is_small = bytes <= (size_t)group, several = most == RAPT_LINEAR_TOKENS || is_long || is_small;
+    const bool is_small = bytes < 2 * (size_t)group, several = most == RAPT_LINEAR_TOKENS || is_long || is_small;
     const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)many * stride : (size_t)p->short_ahead;
     for (int r = 0, nr; r < rows; r += nr) {
         nr = several && rows - r >= many ? many : 1;
@@ -336,7 +346,7 @@ static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_bl
                 for (size_t i = 0; i < part; i += 64) prefetch(from, (size_t)nr * stride + i);
                 unpack(from, channels, &parts[j]);
             }
-            linear_part_as(load, RAPT_LINEAR_PART, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most,
+            linear_part_as(load, 1, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most,
                            channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
         }
     }
