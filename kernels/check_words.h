@@ -249,8 +249,8 @@ _Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_MOST_FE
 
 /* RAPT_LONG_ROW: rows of weights of at least this many bytes are read several at a time, as parallel streams, which the hardware
  * prefetcher follows where a row is a page or more. Shorter rows are read one by one, as a single stream, unless the tile is full
- * of tokens or weights take less than two bytes, and arithmetic is the bound. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: the prefetch distance
- * of either, in bytes. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
+ * of tokens or weights take less than two bytes, and arithmetic is the bound. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: the prefetch
+ * distance of either, in bytes. Measured on an AMD EPYC (Zen 4), see docs/performance.md. */
 #ifndef RAPT_LONG_ROW
 #define RAPT_LONG_ROW 4096
 #endif

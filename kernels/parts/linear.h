@@ -310,8 +310,8 @@ static RAPT_INLINE void linear_part_as(load_channels *load, const int group, con
 }
 
 /* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
- * read once and in the order of memory. Where weights take less than two bytes, one row would wait for its chain of additions; several
- * short ones are then prefetched as a single stream, from those that come next. */
+ * read once and in the order of memory. Where weights take less than two bytes, one row would wait for its chain of additions;
+ * several short ones are then prefetched as a single stream, from those that come next. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
     const int64_t in = p->in;
@@ -346,8 +346,8 @@ static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_bl
                 for (size_t i = 0; i < part; i += 64) prefetch(from, (size_t)nr * stride + i);
                 unpack(from, channels, &parts[j]);
             }
-            linear_part_as(load, 1, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most,
-                           channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
+            linear_part_as(load, 1, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most, channels,
+                           sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
         }
     }
 }
