@@ -210,11 +210,9 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
                                     const char *weights, size_t stride, size_t ahead, const float *x, size_t ldx, int channels,
                                     float *sums, size_t ld) {
     /* Channels of a step: a group of 32, so that what its channels share is computed once, or a sixteen; and from one prefetch to
-     * the next. */
+     * the next, groups of a line of 64 bytes. */
     const int step = group > 1 && RAPT_VL > 1 ? RAPT_GROUP : RAPT_PARTIAL_SUMS;
-    const int line = bytes == 0    ? RAPT_LINEAR_PART
-                     : bytes <= 64 ? 64 / (int)bytes * group
-                                   : 64 * group / (int)bytes / step * step;
+    const int line = bytes == 0 ? RAPT_LINEAR_PART : 64 / (int)bytes * group;
     vf acc[16], w[8];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
     int i = 0;
