@@ -198,6 +198,8 @@ static void write_outputs(const rapt_linear_task *t, int64_t token, int64_t out0
 
 /* ---- Few tokens: channels in lanes, in bf16 arithmetic outputs ------------------------------------------------------------ */
 
+enum { MOST_LINEAR_ROWS = RAPT_LINEAR_SUMS > 8 ? 8 : RAPT_LINEAR_SUMS }; /* of weights, of any register tile */
+
 /* Computes sums[r][t], the partial sums of nr rows of weights and nt tokens over the channels of a part. A token's sixteens lie
  * ldx floats apart, the last one padded with zeros; rows of weights lie `stride` bytes apart, and what lies `ahead` bytes further
  * on is prefetched. bytes: of a group of channels; 0, with a group of 1, for rows in the cache that `load` reads by the channel.
@@ -213,7 +215,7 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
      * the next, groups of a line of 64 bytes. */
     const int step = group > 1 && RAPT_VL > 1 ? RAPT_GROUP : RAPT_PARTIAL_SUMS;
     const int line = bytes == 0 ? RAPT_LINEAR_PART : 64 / (int)bytes * group;
-    vf acc[16], w[8];
+    vf acc[16], w[MOST_LINEAR_ROWS];
     UNROLLED(a, nr * nt * SUM_VECTORS) acc[a] = v_set1(0.0f);
     int i = 0;
     for (; i + step <= channels; i += step) {
@@ -266,7 +268,7 @@ static inline int power_below(int n, int most) {
 }
 
 /* Returns the rows of weights of a register tile with nt tokens. */
-static inline int linear_rows_of(int nt) { return RAPT_LINEAR_SUMS / nt > 8 ? 8 : RAPT_LINEAR_SUMS / nt; }
+static inline int linear_rows_of(int nt) { return rapt_min(RAPT_LINEAR_SUMS / nt, MOST_LINEAR_ROWS); }
 
 /* Computes a linear_tile of nt tokens and the rows of a register tile, or with `single` one row. Compiles to nothing for an nt
  * above RAPT_LINEAR_TOKENS, which never occurs. */
@@ -309,7 +311,8 @@ static RAPT_INLINE void linear_part_as(load_channels *load, const int group, con
 
 /* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
  * read once and in the order of memory. Where weights take less than two bytes, one row would wait for its chain of additions;
- * several short ones are then prefetched as a single stream, from those that come next. */
+ * several short ones are then prefetched as a single stream, from those that come next. Measured on an AMD EPYC (Zen 3), where
+ * f16 gains nothing; see docs/experiments/linear.md. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
     const int64_t in = p->in;
@@ -331,7 +334,7 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
  */
 static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_blocks *unpack, load_channels *load, size_t bytes,
                                          const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
-    unpacked_blocks parts[RAPT_LINEAR_SUMS > 8 ? 8 : RAPT_LINEAR_SUMS];
+    unpacked_blocks parts[MOST_LINEAR_ROWS];
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
     for (int r = 0, nr; r < rows; r += nr) {

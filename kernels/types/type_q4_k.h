@@ -25,15 +25,14 @@ static inline void unpack_q4_k(const char *block, int8_t *to) {
 }
 
 static inline void unpack_blocks_q4_k(const char *row, int channels, unpacked_blocks *to) {
-    for (int i = 0, sub = 0; i < channels; i += MATRIX_BLOCK, row += 144) {
+    for (int i = 0; i < channels; i += MATRIX_BLOCK, row += 144) {
         uint8_t scales[16] = {0}, minimums[16] = {0};
         read_integers_q4_k(row, scales, minimums);
         unpack_q4_k(row, to->integers + i);
         for (int j = 0; j < 8; j += RAPT_VL) {
-            v_store(to->scales + sub + j, v_mul(v_broadcast_f16_le(row), v_from_int(i_load_u8(scales + j))));
-            v_store(to->minimums + sub + j, v_mul(v_broadcast_f16_le(row + 2), v_from_int(i_load_u8(minimums + j))));
+            v_store(to->scales + i / 32 + j, v_mul(v_broadcast_f16_le(row), v_from_int(i_load_u8(scales + j))));
+            v_store(to->minimums + i / 32 + j, v_mul(v_broadcast_f16_le(row + 2), v_from_int(i_load_u8(minimums + j))));
         }
-        sub += 8;
     }
 }
 
