@@ -3,8 +3,9 @@
  * has (RAPT_GROUP, or 256), and multiplied with the integers of the weights as they are stored. Outputs lie in lanes, a sixteen
  * of them (RAPT_PARTIAL_SUMS) at a time. Staged weights are dwords, of a sixteen's rows side by side, in the same layout in all
  * kernels, but for their bias: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the
- * upper halves of its bytes. So shifts and a mask make LINEAR_DOT elements of each output (weights_lane), and the channels of a
- * token are broadcast in the order that follows from it (token_place). Included by linear.h. */
+ * upper halves of its bytes. Of 6 bits, three dwords have those of four: above the bytes of the last three, two bits each of the
+ * first. So shifts and masks make LINEAR_DOT elements of each output (weights_lane), and the channels of a token are broadcast in
+ * the order that follows from it (token_place). Included by linear.h. */
 
 /* A lane's elements here: RAPT_DOT, or four bytes with the words of RAPT_BYTE_DOTS. */
 #define LINEAR_DOT (RAPT_BYTE_DOTS ? 4 : RAPT_DOT)
@@ -32,16 +33,15 @@ enum {
     INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
     NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
     NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
-    /* Bits of a staged weight of 4 bits, and of one of more. With one lane, weights take those of an element: gcc vectorises the
-     * loops, and products of 16 bits twice as fast as those of masked dwords. */
+    /* Bits of a staged weight of 4 bits, of one of 6, and of one of 8. With one lane, weights take those of an element: gcc
+     * vectorises the loops, and products of 16 bits twice as fast as those of masked dwords. */
     NIBBLE_BITS = RAPT_VL == 1 ? DOT_BITS : 4,
+    SIX_BITS = RAPT_VL == 1 ? DOT_BITS : 6,
     BYTE_BITS = RAPT_VL == 1 ? DOT_BITS : 8,
-    /* Of weights of 8 bits, and of 6. With 16 bits an element, the mask extends no sign; i_dot_signed takes a sign, i_dot_narrow
-     * takes none. */
+    /* Of weights of 8 bits. With 16 bits an element, the mask extends no sign; i_dot_signed takes one. */
     BYTE_BIAS = RAPT_BYTE_DOTS  ? 0
                 : RAPT_DOT == 4 ? DOT_BIAS
                                 : 128,
-    SIX_BITS_BIAS = RAPT_BYTE_DOTS ? 32 : BYTE_BIAS,
 };
 
 /* A staged scale of a block, or its minimum: an f16 where the CPU converts these, as the blocks have it. */
@@ -64,7 +64,7 @@ static inline vf v_load_scales(const staged_scale *from) { return v_load(from); 
 typedef struct integer_format {
     int block;     /* channels of a block; of int8, which has no scales, those of a token's */
     int sub;       /* channels of a sub-block, whose sum of products is multiplied by an integer scale; else those of a block */
-    int bits;      /* of a staged weight: NIBBLE_BITS or BYTE_BITS */
+    int bits;      /* of a staged weight: NIBBLE_BITS, SIX_BITS or BYTE_BITS */
     int bias;      /* what is added to the weights' integers, so that staged ones are not negative where a product needs that */
     int narrow;    /* if not 0, how many products i_dot_narrow adds in 16 bits */
     bool scaled;   /* sub-blocks have integer scales */
@@ -80,7 +80,7 @@ static inline integer_format integer_format_of(rapt_type type) {
     case RAPT_Q4_K:
         return (integer_format){256, 32, NIBBLE_BITS, 0, NARROW_NIBBLES, true, true};
     case RAPT_Q6_K:
-        return (integer_format){256, 16, BYTE_BITS, SIX_BITS_BIAS, NARROW_SIX_BITS, true, false};
+        return (integer_format){256, 16, SIX_BITS, 32, NARROW_SIX_BITS, true, false};
     default:
         return (integer_format){RAPT_GROUP, RAPT_GROUP, BYTE_BITS, BYTE_BIAS, 0, false, false};
     }
@@ -304,10 +304,21 @@ static void read_integer_row(rapt_type type, const char *row, int channels, cons
     }
 }
 
-/* Returns the elements of dwords whose lowest bits, `bits` for each, begin `shift` bits above those of the elements. */
-static RAPT_INLINE vi elements_of(vi x, const int bits, const int shift) {
-    if (bits == 32 / LINEAR_DOT) return x;
-    return i_and(shift ? i_shr(x, shift) : x, i_set1(((1 << bits) - 1) * (LINEAR_DOT == 4 ? 0x01010101 : 0x00010001)));
+/* Returns the bits `mask` of the elements of dwords, which lie `shift` bits above those of the result. */
+static RAPT_INLINE vi elements_of(vi x, const uint32_t mask, const int shift) {
+    return i_and(shift ? i_shr(x, shift) : x, i_set1((int32_t)(mask * (LINEAR_DOT == 4 ? 0x01010101 : 0x00010001))));
+}
+
+/* Stores dword number i of some rows as staged weights of so many bits, after all dwords before it. */
+static RAPT_INLINE void stage_dword(const int bits, int i, vi x, float *to) {
+    float *const at = to + (size_t)(i * bits / 8 * RAPT_PARTIAL_SUMS);
+    if (bits == 4 && i % 2) v_store(at, v_as_float(i_or(v_as_int(v_load(at)), i_shl(x, 4))));
+    else if (bits == 6 && i % 4) v_store(at, v_as_float(i_or(v_as_int(v_load(at)), x)));
+    else if (bits == 6)
+        UNROLLED(k, 3) v_store(at + k * RAPT_PARTIAL_SUMS, v_as_float(i_and(i_shl(x, 6 - 2 * k), i_set1((int32_t)0xc0c0c0c0))));
+    else if (bits == 16)
+        UNROLLED(k, 2) v_store(at + k * RAPT_PARTIAL_SUMS, v_as_float(elements_of(x, 255, 8 * k)));
+    else v_store(at, v_as_float(x));
 }
 
 /* Transposes sixteen rows of bytes, `dwords` dwords of each, to staged weights of so many bits. */
@@ -318,13 +329,7 @@ static RAPT_INLINE void transpose_rows(const int bits, const float *rows, int dw
             vf square[RAPT_VL];
             UNROLLED(j, RAPT_VL) square[j] = v_load(rows + (size_t)(r + j) * ld + i);
             v_transpose(square);
-            for (int j = 0; j < RAPT_VL && i + j < dwords; j++) {
-                float *const at = to + (size_t)((i + j) * bits / 8 * RAPT_PARTIAL_SUMS + r);
-                const vi x = v_as_int(square[j]);
-                if (bits == 4 && (i + j) % 2) v_store(at, v_as_float(i_or(v_as_int(v_load(at)), i_shl(x, 4))));
-                else v_store(at, bits == 16 ? v_as_float(elements_of(x, 8, 0)) : square[j]);
-                if (bits == 16) v_store(at + RAPT_PARTIAL_SUMS, v_as_float(elements_of(x, 8, 8)));
-            }
+            for (int j = 0; j < RAPT_VL && i + j < dwords; j++) stage_dword(bits, i + j, v_as_int(square[j]), to + r);
         }
 }
 
@@ -354,14 +359,21 @@ static void stage_sixteen(const rapt_linear_task *t, const integer_linear_scratc
                                            .sub_minimums = (int8_t *)(to + at.sub_minimums) + r});
     }
     if (f.bits == NIBBLE_BITS) transpose_rows(NIBBLE_BITS, s->rows, groups * RAPT_GROUP / 4, to);
+    else if (f.bits == SIX_BITS) transpose_rows(SIX_BITS, s->rows, groups * RAPT_GROUP / 4, to);
     else transpose_rows(BYTE_BITS, s->rows, groups * RAPT_GROUP / 4, to);
 }
 
 /* Returns lane i of the staged weights at `from`. */
 static RAPT_INLINE vi weights_lane(const integer_format f, const float *from, const int i) {
     if (f.bits == 32 / LINEAR_DOT) return v_as_int(v_load(from + i * RAPT_PARTIAL_SUMS));
-    const int dword = i / DWORD_LANES, shift = i % DWORD_LANES * 8 + dword * f.bits % 8;
-    return elements_of(v_as_int(v_load(from + dword * f.bits / 8 * RAPT_PARTIAL_SUMS)), f.bits, shift);
+    const int dword = i / DWORD_LANES, shift = i % DWORD_LANES * 8;
+    from += dword * f.bits / 8 * RAPT_PARTIAL_SUMS;
+    if (f.bits == 6 && dword % 4 == 0) {
+        vi x = elements_of(v_as_int(v_load(from)), 0x03, shift + 6);
+        x = i_or(x, elements_of(v_as_int(v_load(from + RAPT_PARTIAL_SUMS)), 0x0c, shift + 4));
+        return i_or(x, elements_of(v_as_int(v_load(from + 2 * RAPT_PARTIAL_SUMS)), 0x30, shift + 2));
+    }
+    return elements_of(v_as_int(v_load(from)), (1u << f.bits) - 1, f.bits == 4 ? shift + dword % 2 * 4 : shift);
 }
 
 /* Adds lane i of a sub-block, the products of weights and a token, to *sum, or to *half, the sums of 16 bits that are added to
