@@ -7,6 +7,8 @@
  * integer arithmetic those that are blocks of integers are packed when they are loaded, and kept in that form alone. */
 #include "ggml-rapt.h"
 
+#include <sys/mman.h>
+
 /* A product as rapt does it: in calls for each matrix of weights, of which there is nearly always one. */
 struct product {
     const struct ggml_tensor *weights, *x, *op;
@@ -113,6 +115,18 @@ static void get_tensor(ggml_backend_buffer_t buffer, const struct ggml_tensor *w
     memcpy(data, (const char *)weights->data + offset, bytes);
 }
 
+/* Asks the system for huge pages, of which one token of packed weights takes 0.92 to 0.98 times as long (AMD Zen 3,
+ * docs/experiments/linear.md). What it answers does not matter. */
+static void advise_huge_pages(void *memory, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)2 << 20, first = ((uintptr_t)memory + page - 1) / page * page,
+                    end = ((uintptr_t)memory + bytes) / page * page;
+    if (first < end) (void)madvise((void *)first, end - first, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
 /* Memory of the CPU's, in which weights that are packed are packed as they are written. */
 static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t bytes) {
     const struct host *host = host_of_type(type);
@@ -120,6 +134,7 @@ static ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_
     if (buffer == NULL) return NULL;
     buffer->buft = type;
     if (is_host(type)) return buffer;
+    advise_huge_pages(buffer->iface.get_base(buffer), bytes);
     buffer->iface.memset_tensor = NULL;
     buffer->iface.set_tensor = set_tensor;
     buffer->iface.get_tensor = get_tensor;
