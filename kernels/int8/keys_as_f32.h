@@ -58,17 +58,50 @@ static void stage_integers(rapt_type type, float *to, size_t ld, const char *con
     }
 }
 
-/* Computes t of n staged keys of K with groups: t = fma(sum of the group, the group's scale of the key, t), groups ascending.
- * keys: the rows of K as they are stored; copies: staged. */
+/* Loads the scales of groups of n rows, which begin `offset` bytes after their addresses: to[g][first + i] = that of row i, and 0
+ * for other keys of a block, [groups][RAPT_BLOCK]. A vector is not loaded right after its parts are stored, which would wait. */
+static void load_scales_of_rows(rapt_type type, const char *const *rows, size_t offset, int first, int n, int groups, float *to) {
+    uint16_t halves[RAPT_MAX_HEAD_DIM / RAPT_GROUP][RAPT_BLOCK];
+    memset(halves, 0, (size_t)groups * sizeof *halves);
+    for (int i = 0; i < n; i++)
+        for (int g = 0; g < groups; g++) halves[g][first + i] = half_le(rows[i] + offset + (size_t)g * group_bytes(type));
+    for (int g = 0; g < groups; g++)
+        for (int i = 0; i < RAPT_BLOCK; i += RAPT_VL) v_store(to + g * RAPT_BLOCK + i, v_load_f16(halves[g] + i));
+}
+
+/* Where the integers of rows are: of q8_0 in the rows as they are stored, else in copies. */
+typedef struct integer_rows {
+    const char *const *rows;
+    size_t offset, group; /* from a row's address to those of its first group, and from one group to the next, in bytes */
+    int ahead;            /* how many rows further on to prefetch, if they are as stored */
+} integer_rows;
+
+/* Finds the integers of n rows of a type with groups, which begin `offset` bytes after their addresses, as bytes. memory: of the
+ * copies; copies: their addresses, `addresses` of them, since rows that are prefetched follow. Prefetches the rows that lie
+ * `ahead` further on. */
+static integer_rows find_integers(rapt_type type, const char *const *rows, size_t offset, int n, int channels, int ahead,
+                                  float *memory, const char **copies, int addresses) {
+    const size_t bytes = group_bytes(type), row = (size_t)(channels / RAPT_GROUP) * bytes;
+    if (type == RAPT_Q8_0) return (integer_rows){rows, offset + (bytes - RAPT_GROUP), bytes, ahead};
+    int8_t *const to = (int8_t *)memory;
+    for (int i = 0; i < addresses; i++) copies[i] = (const char *)to + (size_t)rapt_min(i, n - 1) * (size_t)channels;
+    for (int i = 0; i < n; i++) {
+        prefetch_row(rows[i + ahead], offset, row);
+        unpack_integers(type, rows[i] + offset, channels, 0, to + (size_t)i * (size_t)channels);
+    }
+    return (integer_rows){copies, 0, RAPT_GROUP, 0};
+}
+
+/* Computes t of n keys of K with groups: t = fma(sum of the group, the group's scale of the key, t), groups ascending. score:
+ * computes the sums, from k. */
 static void score_groups(const rapt_problem *p, const row_scratch *s, int rows, const char *const *keys, size_t offset,
-                         const char *const *copies, int n, const float *q, size_t ldq, float *scores) {
+                         rapt_score_product *score, integer_rows k, int n, const float *q, size_t ldq, float *scores) {
     const int groups = p->d_k / RAPT_GROUP;
     integer_scratch scratch;
     lay_out_integers(p, rows, s->integers, &scratch);
-    for (int i = 0; i < n; i++) load_group_scales(p->k.type, keys[i] + offset, groups, scratch.key_factors + i, RAPT_BLOCK);
+    load_scales_of_rows(p->k.type, keys, offset, 0, n, groups, scratch.key_factors);
     for (int g = 0; g < groups; g++) {
-        p->few_products->score_f32(rows, copies, (size_t)g * RAPT_GROUP * sizeof(float), n, RAPT_GROUP, q + g * RAPT_GROUP, ldq,
-                                   scratch.group_scores);
+        score(rows, k.rows, k.offset + (size_t)g * k.group, n, RAPT_GROUP, q + g * RAPT_GROUP, ldq, scratch.group_scores);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < n; i += RAPT_VL) {
                 float *const to = scores + (size_t)r * RAPT_CHUNK + i;
@@ -83,17 +116,24 @@ static void score_groups(const rapt_problem *p, const row_scratch *s, int rows, 
 static RAPT_NOINLINE void score_integer_rows(const rapt_problem *p, const row_scratch *s, int rows, const char *const *keys,
                                              size_t offset, int n, const float *q, size_t ldq, float *scores) {
     const rapt_few_products *const products = p->few_products;
-    if (p->k.type == RAPT_INT8 && rows <= products->int8_rows) {
+    const bool as_bytes = rows <= products->int8_rows, grouped = p->k.type != RAPT_INT8;
+    const char *copies[KEY_ADDRESSES];
+    if (as_bytes && grouped) {
+        const integer_rows k =
+            find_integers(p->k.type, keys, offset, n, p->d_k, RAPT_BYTE_KEYS_AHEAD, s->keys, copies, n + RAPT_BYTE_KEYS_AHEAD);
+        score_groups(p, s, rows, keys, offset, products->score_int8, k, n, q, ldq, scores);
+    } else if (as_bytes) {
         products->score_int8(rows, keys, offset, n, p->d_k, q, ldq, scores);
     } else {
         const size_t ld = padded((size_t)p->d_k);
-        const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_FURTHER_AHEAD];
+        const char *from[RAPT_BLOCK];
         for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[rapt_min(i, n - 1)] + offset;
         for (int i = 0; i < n + RAPT_KEYS_FURTHER_AHEAD; i++)
             copies[i] = (const char *)(s->keys + (size_t)rapt_min(i, n - 1) * ld);
         stage_integers(p->k.type, s->keys, ld, from, n, p->d_k);
-        if (p->k.type == RAPT_INT8) products->score_f32(rows, copies, 0, n, p->d_k, q, ldq, scores);
-        else score_groups(p, s, rows, keys, offset, copies, n, q, ldq, scores);
+        const integer_rows k = {copies, 0, RAPT_GROUP * sizeof(float), 0};
+        if (grouped) score_groups(p, s, rows, keys, offset, products->score_f32, k, n, q, ldq, scores);
+        else products->score_f32(rows, copies, 0, n, p->d_k, q, ldq, scores);
     }
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < n; i += RAPT_VL) {
@@ -182,16 +222,18 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
     const rapt_problem *p = t->problem;
     const size_t dv = padded((size_t)p->d_v), offset = (size_t)kv_head * (size_t)p->v.head_stride;
     const int groups = p->d_v / RAPT_GROUP, depth = b->end - b->first;
+    const bool as_bytes = n <= p->few_products->int8_rows;
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK];
     integer_scratch scratch;
     lay_out_integers(p, n, s->integers, &scratch);
-    memset(scratch.factors, 0, (size_t)(groups * RAPT_BLOCK) * sizeof *scratch.factors);
     for (int i = 0; i < depth; i++) {
         from[i] = values[b->first + i] + offset;
         copies[i] = (const char *)(s->values + (size_t)i * dv);
-        load_group_scales(p->v.type, from[i], groups, scratch.factors + b->first + i, RAPT_BLOCK);
     }
-    stage_integers(p->v.type, s->values, dv, from, depth, p->d_v);
+    integer_rows v = {copies, 0, RAPT_GROUP * sizeof(float), 0};
+    if (as_bytes) v = find_integers(p->v.type, values + b->first, offset, depth, p->d_v, RAPT_BLOCK, s->values, copies, depth);
+    else stage_integers(p->v.type, s->values, dv, from, depth, p->d_v);
+    load_scales_of_rows(p->v.type, values + b->first, offset, b->first, depth, groups, scratch.factors);
     for (int i = 0; i < groups * RAPT_BLOCK && scales; i += RAPT_VL)
         v_store(scratch.factors + i, v_mul(v_load(scratch.factors + i), v_load(scales + i % RAPT_BLOCK)));
     for (int g = 0; g < groups; g++) {
@@ -206,9 +248,10 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
                             .rs = RAPT_BLOCK * sizeof(float),
                             .ks = sizeof(float),
                             .depth = depth,
-                            .rows = copies,
-                            .offset = (size_t)g * RAPT_GROUP * sizeof(float)};
-        p->few_products->value_f32(&o, n, RAPT_GROUP / RAPT_VL);
+                            .rows = v.rows,
+                            .offset = v.offset + (size_t)g * v.group,
+                            .ahead = v.ahead};
+        (as_bytes ? p->few_products->value_int8 : p->few_products->value_f32)(&o, n, RAPT_GROUP / RAPT_VL);
         for (int r = 0; r < n; r++)
             add_integer_sums(rows[r].chunk_state.o + g * RAPT_GROUP, scratch.sums + r * RAPT_GROUP, RAPT_GROUP, scale[r],
                              alpha[r * ROW_ALPHAS]);

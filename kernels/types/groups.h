@@ -77,12 +77,14 @@ static inline void unpack_halves(const char *from, int add, void *to) {
 /* Unpacks a group's 32 integers of 5 bits to bytes, adding `add` modulo 256: 4 bytes have the fifth bits, and the other bits
  * follow as unpack_halves reads them. */
 static inline void unpack_5bit(const char *from, int add, void *to) {
-    const bytes_of_16 place = {0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7};
+    /* Compared, since x86 has no shifts of bytes, and gcc would shift one after the other. */
+    const bytes_of_16 place = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
     bytes_of_16 pairs = load_bytes(from + 4), bits = {0};
     memcpy(&bits, from, 4);
     bytes_of_16 low = __builtin_shufflevector(bits, bits, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
                 high = __builtin_shufflevector(bits, bits, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-    store_numbers(to, (pairs & 15) | (low >> place & 1) << 4, pairs >> 4 | (high >> place & 1) << 4, add);
+    store_numbers(to, (pairs & 15) | ((bytes_of_16)((low & place) == place) & 16),
+                  pairs >> 4 | ((bytes_of_16)((high & place) == place) & 16), add);
 }
 
 /* Unpacks a group's 32 integers to bytes, adding `add` modulo 256: channels 2i and 2i + 1 share byte i. */
