@@ -6,6 +6,7 @@
  *     D1..D5            few rows, over caches that come from memory; D1-hot and so on always use the same cache
  *     D1-step           D1 as a decoder's step: the last key and value are new, the key and the queries are rotated
  *     D6                a step of 32 sequences with one row each
+ *     D7                one row of 128 heads
  *     O-dN, O-dKvV      prefill of H 8, S 1024, d 64 with another number of channels ...
  *     O-sqN, O-skvN     ... or of queries, or of keys. An odd number follows the round number with which it is compared
  *     G512..G32768      growth: one head, twice as long each time
@@ -24,6 +25,7 @@
  *     -kv               -bshd with K and V in one cache: [token, {K, V}, head, channel]
  *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes;
  *                       the other caches lie in the gaps, as with several layers in one cache
+ *     -gap              -bshd with K's and V's tokens 64 bytes further apart, which in most cases is no power of two any more
  *
  * The counters say how fast the case was, and which share of the machine's limits it reached; these are measured just before and
  * just after it:
@@ -58,8 +60,8 @@ typedef enum caches {
 
 typedef enum timed { RUN, PLAN_AND_RUN, RUN_EMPTY, STEP } timed;
 
-typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, ARRANGEMENTS } arrangement;
-static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096"};
+typedef enum arrangement { HEAD_MAJOR, TOKEN_MAJOR, INTERLEAVED, POWER_OF_TWO, GAPS, ARRANGEMENTS } arrangement;
+static const char *const arrangement_names[ARRANGEMENTS] = {"", "-bshd", "-kv", "-4096", "-gap"};
 
 /* Sizes of the features. MASK_KEPT: one of this many blocks of the block mask is attended. */
 enum { ENTRIES = 32, SHORT = 128, WINDOW_KEYS = 1024, FIRST_KEYS = 4, PAGE_KEYS = 16, MASK_BLOCK = 64, MASK_KEPT = 16 };
@@ -117,6 +119,7 @@ static const bench_case cases[] = {
     {"D5",         32,  8,     8,  4096, 128, 128, CAUSAL, ROTATING, RUN, PLAIN},
     {"D5-hot",     32,  8,     8,  4096, 128, 128, CAUSAL, ONE,      RUN, PLAIN},
     {"D6",         32,  8,     1,  1024, 128, 128, FULL,   ROTATING, RUN, BATCH},
+    {"D7",        128, 128,    1,  1024, 128, 128, FULL,   ROTATING, RUN, PLAIN},
 
     {"O-d64",       8,  8,  1024,  1024,  64,  64, FULL,   ONE,      RUN, PLAIN},
     {"O-d40",       8,  8,  1024,  1024,  40,  40, FULL,   ONE,      RUN, PLAIN},
@@ -307,6 +310,7 @@ static void describe(rapt_desc *d, const job *j) {
         d->k.token_stride = bench_power_of_two(d->k.token_stride);
         d->v.token_stride = bench_power_of_two(d->v.token_stride);
     }
+    if (j->arrangement == GAPS) d->k.token_stride += 64, d->v.token_stride += 64;
 }
 
 /* Returns new memory with random values of a type; null if there is none. */

@@ -3,15 +3,16 @@
 """scaling.py RAPT-TASKS: how attention would scale to more threads than this machine has. rapt-tasks times each task of a call;
 here the tasks are handed to threads as rapt_run_parallel does (a free thread takes the next one) and as rapt_run_share does (each
 takes one of the next n, by its number or, every other time, from the end), with a barrier after each phase, and no faster than the
-socket's memory can read. Prints a table of efficiencies: the time of one thread, divided by the threads and by their time. Where this
-machine has the threads, the time that it really takes stands beside. With --work, pairs of a query and a key stand for seconds: how
-far the tasks of the first phase fill the threads, the same at each time. With --plot FILE draws what rapt_run_parallel does (needs
-matplotlib)."""
+socket's memory can read. Prints a table of efficiencies: the time of one thread, divided by the threads and by their time; for one
+number of threads how much of their time is idle, and which share of the call is serial; and where this machine has the threads, the
+efficiency that they really had. With --work, pairs of a query and a key stand for seconds: how far the tasks of the first phase fill
+the threads, the same at each time. With --plot FILE draws all of it, as rapt_run_parallel does it (needs matplotlib)."""
 import argparse
 import heapq
 import itertools
 import subprocess
 import sys
+import typing
 
 SOCKETS = {"server": 12 * 38.4e9, "desktop": 80e9}  # bytes a second: 12 channels of DDR5-4800; 2 channels
 BARRIER = 1.0e-6  # seconds for each doubling of the threads; two threads that meet in rapt_pool_for: 0.8 to 1.2 us (Granite Rapids)
@@ -19,25 +20,35 @@ CALL = 0.15e-6  # what a call checks before the first task, which nothing shares
 
 
 def by_list(tasks, threads):
-    """The time until all tasks are done, if a free thread takes the next one."""
+    """When each thread is done, if a free thread takes the next task."""
     free = [0.0] * threads
     for seconds in tasks:
         heapq.heapreplace(free, free[0] + seconds)
-    return max(free)
+    return free
 
 
 def by_share(tasks, threads):
     """The same, if each thread takes one of the next `threads` tasks, every other time counted from the last of them."""
     turns = [tasks[i:i + threads] + [0.0] * (i + threads - len(tasks)) for i in range(0, len(tasks), threads)]
-    return max(map(sum, zip(*(turn[::-1] if n % 2 else turn for n, turn in enumerate(turns)))))
+    return list(map(sum, zip(*(turn[::-1] if n % 2 else turn for n, turn in enumerate(turns)))))
 
 
-def total(phases, threads, schedule, moved, args):
-    """The time of a call; with --work, of its tasks alone."""
-    if args.work:
-        return sum(schedule(tasks, threads) for tasks in phases)
-    barrier = BARRIER * (threads - 1).bit_length()
-    return max(CALL + sum(schedule(tasks, threads) + barrier for tasks in phases), moved / SOCKETS[args.socket])
+class Call(typing.NamedTuple):
+    """What a call takes; with --work, what its tasks alone do."""
+    seconds: float
+    idle: float  # the share of the threads' time in which they run no task, but wait for the last ones, for each other or for memory
+    serial: float  # the share of the call's time in which at most one thread runs a task, but for waiting for memory
+    bound: bool  # memory is the limit
+
+
+def model(phases, threads, schedule, moved, args):
+    ends = [sorted(schedule(tasks, threads)) for tasks in phases]
+    fixed = 0.0 if args.work else CALL + len(phases) * BARRIER * (threads - 1).bit_length()
+    computed = fixed + sum(end[-1] for end in ends)
+    read = 0.0 if args.work else moved / SOCKETS[args.socket]
+    seconds = max(computed, read)
+    alone = sum(end[-1] - end[-2] for end in ends) if threads > 1 else computed - fixed
+    return Call(seconds, 1 - sum(map(sum, ends)) / (threads * seconds), (fixed + alone) / seconds, read > computed)
 
 
 def measure(args, case, batch, threads):
@@ -52,65 +63,77 @@ def measure(args, case, batch, threads):
 
 
 def plot(args, threads, curves):
-    """Per cent of the ideal: a panel for prefill and one for decode, a colour for each case, a line style for each batch."""
+    """Efficiency, idle time and serial share: columns for prefill and decode, a colour for each case, a line style for each batch."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    pyplot.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scaling"})
     styles = dict(zip(args.batch, ("-", "--", ":", "-.")))
-    panels = {"prefill": [case for case in args.cases if case[0] == "P"], "decode": [case for case in args.cases if case[0] == "D"]}
-    panels = {name: cases for name, cases in panels.items() if cases}
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 4.5), layout="constrained", sharey=True, squeeze=False)
-    for ax, (name, cases) in zip(axes[0], panels.items()):
-        for n, case in enumerate(cases):
+    columns = {"prefill": [case for case in args.cases if case[0] == "P"], "decode": [case for case in args.cases if case[0] == "D"]}
+    columns = {name: cases for name, cases in columns.items() if cases}
+    rows = {"% of the ideal": 0, "% of the threads' time idle": 1, "% of the call serial": 2}
+    figure, axes = pyplot.subplots(len(rows), len(columns), figsize=(5 * len(columns), 9), layout="constrained", sharey="row", squeeze=False)
+    for (label, value), line in zip(rows.items(), axes):
+        for ax, (name, cases) in zip(line, columns.items()):
+            for n, case in enumerate(cases):
+                for batch in args.batch:
+                    ax.plot(threads[1:], [point[value] for point in curves[case, batch]], styles[batch], color=f"C{n}",
+                            label=case if batch == args.batch[0] else None)
             for batch in args.batch:
-                ax.plot(threads, [100, *curves[case, batch]], styles[batch], color=f"C{n}", label=case if batch == args.batch[0] else None)
-        for batch in args.batch:
-            ax.plot([], [], styles[batch], color="grey", label=f"batch {batch}")
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(threads, threads)
-        ax.set(title=name, xlabel="threads", ylim=(0, None))
-        ax.grid(alpha=0.4)
+                ax.plot([], [], styles[batch], color="grey", label=f"batch {batch}")
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(threads[1:], threads[1:])
+            ax.set(title=name if value == 0 else None, xlabel="threads" if value == 2 else None, ylim=(0, None))
+            ax.grid(alpha=0.4)
+        line[0].set_ylabel(label)
+    for ax in axes[0]:
         ax.legend(fontsize="small", ncol=2)
-    axes[0, 0].set_ylabel("% of the ideal")
     figure.suptitle(f"{args.type}, " + ("pairs of a query and a key" if args.work else f"memory of a {args.socket}"), fontsize="medium")
-    figure.savefig(args.plot, dpi=110)
+    figure.savefig(args.plot, dpi=110, metadata={"Date": None} if args.plot.endswith(".svg") else None)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", metavar="RAPT-TASKS", help="ninja -C build bench/rapt-tasks")
-    parser.add_argument("--cases", type=lambda text: text.split(","), default="P1,P2,P3,P4,P5,P6,D1,D2,D3,D4,D5")
+    parser.add_argument("--cases", type=lambda text: text.split(","), default="P1,P2,P3,P4,P5,P6,D1,D2,D3,D4,D5,D6")
     parser.add_argument("--batch", type=lambda text: text.split(","), default="1,8,32", help="up to four")
     parser.add_argument("--type", default="f32")
     parser.add_argument("--threads", default="1,2,4,8,16,32,64,128,256")
     parser.add_argument("--socket", choices=SOCKETS, default="server", help="whose memory is the ceiling")
+    parser.add_argument("--at", type=int, default=64, help="the threads whose idle time and serial share the table has")
     parser.add_argument("--work", action="store_true", help="count pairs instead of seconds")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
     threads = [int(n) for n in args.threads.split(",")]
     if threads[0] != 1:
         sys.exit("scaling.py: --threads begins with 1, the time that all others are compared with")
-    print(f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | really |")
-    print(f"|---|{'---|' * len(threads)}")
+    if args.at not in threads[1:]:
+        sys.exit(f"scaling.py: --at {args.at}: not one of the --threads above 1")
+    print(f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | {args.at}: idle, serial | really |")
+    print(f"|---|{'---|' * (len(threads) + 1)}")
     curves = {}
     for case, batch in itertools.product(args.cases, args.batch):
         measured = measure(args, case, batch, threads)
         _, real_one, phases = measured[1]
-        one = total(phases, 1, by_list, 0, args)
-        cells, really, curve = [], [f"1: {real_one / one:.2f}"] if real_one else [], []
+        one = model(phases, 1, by_list, 0, args).seconds
+        cells, really, curve, detail = [], [f"1: {real_one / one:.2f}"] if real_one else [], [], ""
         for n in threads[1:]:
             moved, real, phases = measured[n]
-            free, fixed = (100 * one / n / total(phases, n, schedule, moved, args) for schedule in (by_list, by_share))
-            bound = not args.work and total(phases, n, by_list, moved, args) <= moved / SOCKETS[args.socket] * 1.001
-            limit = "m" if bound else "t" if len(phases[0]) < n else ""
-            cells.append(f"{free:.0f}{limit}, {fixed:.0f}")
-            curve.append(free)
+            free, fixed = (model(phases, n, schedule, moved, args) for schedule in (by_list, by_share))
+            limit = "m" if free.bound else "t" if len(phases[0]) < n else ""
+            ideal = 100 * one / n
+            cells.append(f"{ideal / free.seconds:.0f}{limit}, {ideal / fixed.seconds:.0f}")
+            curve.append((ideal / free.seconds, 100 * free.idle, 100 * free.serial))
+            if n == args.at:
+                detail = f"{100 * free.idle:.0f}, {100 * free.serial:.1f}"
             if real:
                 really.append(f"{n}: {100 * real_one / n / real:.0f}")
         curves[case, batch] = curve
-        print(f"| {case}, {batch} | {' | '.join(cells)} | {', '.join(really)} |", flush=True)
+        print(f"| {case}, {batch} | {' | '.join(cells)} | {detail} | {', '.join(really)} |", flush=True)
     print("\nPer cent of the ideal, by rapt_run_parallel and by rapt_run_share. m: memory is the limit; t: there are fewer tasks than"
-          " threads. Really: 1: the time of a call beside the sum of its tasks; n: what n threads of this machine reached.")
+          f" threads. {args.at}: per cent of the threads' time in which they run no task, and of the call's time in which at most one"
+          " does, but for waiting for memory. Really: 1: the time of a call beside the sum of its tasks; n: what n threads of this machine"
+          " reached.")
     if args.plot:
         plot(args, threads, curves)
 

@@ -14,7 +14,7 @@ WHAT = {
     "P5": "H 8, S 4096, d 128", "P6": "H 32/8, 256 queries on 4096 keys, d 128, causal", "D1": "decode, H 32/8, 4096 keys, d 128",
     "D1-step": "D1 with rope and the new key and value appended",
     "D2": "decode, H 32/8, 32768 keys, d 128", "D3": "decode, H 32, 4096 keys, d 128", "D4": "decode, H 8/1, 8192 keys, d 256",
-    "D5": "8 queries, H 32/8, 4096 keys, d 128, causal", "D6": "decode of 32 sequences, H 32/8, 1024 keys each, d 128",
+    "D5": "8 queries, H 32/8, 4096 keys, d 128, causal", "D6": "decode of 32 sequences, H 32/8, 1024 keys each, d 128", "D7": "decode, H 128, 1024 keys, d 128",
     "F-plain": "P3, to compare with", "F-scores": "P3 with softcap, sinks, bias", "F-alibi": "P3 with ALiBi",
     "F-bytes": "P3, causal by a mask of bytes", "F-bits": "P3, causal by a mask of bits", "F-paged": "P3 in pages of 16",
     "F-causal": "H 4, S 16384, d 64, causal", "F-window": "the same, a window of 1024", "F-sparse": "the same, a block mask",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rapt-tasks [--work | --pools] CASE BATCH TYPE THREADS...: how long each task of a call takes, for bench/scaling.py. CASE is one
- * of P1 to P6 and D1 to D5 of cases.c, TYPE as in data.h. For each number of threads a plan is made, as its cut depends on them,
- * and its tasks run one after the other; K and V come from the caches where they fit. Prints a line for each:
+ * of P1 to P6 and D1 to D6 of cases.c (whose D6 has a batch of 32), TYPE as in data.h. For each number of threads a plan is made,
+ * as its cut depends on them, and its tasks run one after the other; K and V come from the caches where they fit. Prints a line
+ * for each:
  *
  *     threads bytes real seconds,seconds,...|seconds,...
  *
@@ -46,6 +47,7 @@ static const task_case cases[] = {
     {"D3", 32, 32, 1, 4096, 128, RAPT_CAUSAL_NONE},
     {"D4", 8, 1, 1, 8192, 256, RAPT_CAUSAL_NONE},
     {"D5", 32, 8, 8, 4096, 128, RAPT_CAUSAL_BOTTOM_RIGHT},
+    {"D6", 32, 8, 1, 1024, 128, RAPT_CAUSAL_NONE},
 };
 
 static void *filled(rapt_type type, int64_t elements, uint32_t seed) {
