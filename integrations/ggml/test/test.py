@@ -111,6 +111,7 @@ def what_they_leave_out():
 OPERATIONS = {"ADD": 20, "MUL": 20, "SCALE": 4, "RMS_NORM": 40, "NORM": 40, "SOFT_MAX": 30, "ROPE": 100, "SWIGLU": 4, "GEGLU": 4,
               "GEGLU_ERF": 4, "GEGLU_QUICK": 4, "REGLU": 4, "SILU": 4, "GELU": 4, "GELU_ERF": 4, "GELU_QUICK": 4, "TANH": 4,
               "SIGMOID": 4, "EXP": 4, "RELU": 4, "SET_ROWS": 20, "MUL_MAT": 500, "MUL_MAT_ID": 200}
+HOSTS = "host.so", "host-llama-cpp-python.so"
 SWITCHED_ON = {"GGML_RAPT_MATMUL": "1", "GGML_RAPT_STATS": "1"}
 # Cases but those of 10^9 weights of q4_K, which ggml takes minutes to quantise.
 QUICKLY_MADE = "^(?!.*n_mats=128,n_used=4,b=0,m=4096)"
@@ -181,7 +182,10 @@ def whole_models():
            lines_of_rapt(err))
         return dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
 
-    reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0"], "--control")
+    reproduce(["gpt2", "mixture", "mixture-q4_K_M"], "--control")
+    reproduce(["q8_0", "q4_0", "q4_K_M"], "--control", "--prompts", 1)
+    of_hosts = [reproduce(["q8_0", "q4_0", "q4_K_M"], "--control", "--hash", "--host", host) for host in HOSTS]
+    ok(all(of_hosts[0][model] != of_hosts[1][model] for model in of_hosts[0]), "without the device, two builds have other hashes", of_hosts)
     exact = reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M"], "--prompts", 1,
                       GGML_RAPT_ARITH="exact", **SWITCHED_ON)
     integers = reproduce(["mixture-q8_0", "mixture-q4_K_M", "q8_0", "q4_0", "q4_1", "q4_K_M"], "--prompts", PROMPTS,
@@ -191,7 +195,7 @@ def whole_models():
         if "served" not in out:
             continue
         # The best kernel in the first of the two has computed the hashes that are wanted.
-        for host in ("host.so", "host-llama-cpp-python.so") if isa else ("host-llama-cpp-python.so",):
+        for host in HOSTS if isa else HOSTS[1:]:
             for arithmetic, names, wanted in (("exact", ["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M"], exact),
                                               ("int8", ["mixture-q8_0", "mixture-q4_K_M", "q8_0", "q4_0", "q4_1", "q4_K_M"], integers)):
                 found = reproduce(names, "--hash", "--host", host, GGML_RAPT_ARITH=arithmetic, RAPT_ISA=isa, **SWITCHED_ON)
