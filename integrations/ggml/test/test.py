@@ -176,14 +176,14 @@ def whole_models():
         results = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
         for good, what in results:
             ok(good, f"{environment.get('GGML_RAPT_ARITH', '')} {what}".strip(), err[-2000:])
-        ok(code == 0 and results, f"{', '.join(names)}: the process ended well", err[-2000:])
+        hashes = dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
+        ok(code == 0 and (results or hashes), f"{', '.join(names)}: the process ended well", err[-2000:])
         declined = re.findall(r"rapt: \d+ (?!other).* declined (\d+) times", err)
         ok("--control" in options or set(declined) == {"0"}, f"{', '.join(names)}: no attention and no product was declined",
            lines_of_rapt(err))
-        return dict(re.findall(r"^hash (\S+) (\w+)$", out, re.M))
+        return hashes
 
-    reproduce(["gpt2", "mixture", "mixture-q4_K_M"], "--control")
-    reproduce(["q8_0", "q4_0", "q4_K_M"], "--control", "--prompts", 1)
+    reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0"], "--control", "--prompts", 1)
     of_hosts = [reproduce(["q8_0", "q4_0", "q4_K_M"], "--control", "--hash", "--host", host) for host in HOSTS]
     ok(all(of_hosts[0][model] != of_hosts[1][model] for model in of_hosts[0]), "without the device, two builds have other hashes", of_hosts)
     exact = reproduce(["gpt2", "mixture", "mixture-q4_K_M", "q8_0", "q4_1", "q4_K_M"], "--prompts", 1,
