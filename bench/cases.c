@@ -25,7 +25,7 @@
  *     -kv               -bshd with K and V in one cache: [token, {K, V}, head, channel]
  *     -4096             -bshd with the distance of K's and V's tokens rounded up to a power of two, at least 4096 bytes;
  *                       the other caches lie in the gaps, as with several layers in one cache
- *     -gap              -bshd with K's and V's tokens 64 bytes further apart, which in most cases is no power of two any more
+ *     -gap              -bshd with K's and V's tokens a cache line further apart, so that they lie no power of two apart
  *
  * The counters say how fast the case was, and which share of the machine's limits it reached; these are measured just before and
  * just after it:

@@ -42,6 +42,7 @@ class Call(typing.NamedTuple):
 
 
 def model(phases, threads, schedule, moved, args):
+    """The call whose tasks take these seconds and which moves so many bytes."""
     ends = [sorted(schedule(tasks, threads)) for tasks in phases]
     fixed = 0.0 if args.work else CALL + len(phases) * BARRIER * (threads - 1).bit_length()
     computed = fixed + sum(end[-1] for end in ends)

@@ -25,7 +25,7 @@ from host import Host
 
 VARIANTS = {"llama.cpp": None, "attention": {}, "exact": {"GGML_RAPT_MATMUL": "1"},
             "int8": {"GGML_RAPT_MATMUL": "1", "GGML_RAPT_ARITH": "int8"}}
-WEIGHTS = ("q8_0", "q4_0", "q4_K_M", "f32")
+WEIGHTS = ("q8_0", "q4_0", "f32")
 PROMPT, STEPS, DRAFT = 128, 16, 8  # tokens of a prompt, of an answer, and of a draft with the token before it
 DEPTHS = (0, 4096)
 THREADS = (1, 2)

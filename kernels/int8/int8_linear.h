@@ -3,9 +3,9 @@
  * has (RAPT_GROUP, or 256), and multiplied with the integers of the weights as they are stored. Outputs lie in lanes, a sixteen
  * of them (RAPT_PARTIAL_SUMS) at a time. Staged weights are dwords, of a sixteen's rows side by side, in the same layout in all
  * kernels, but for their bias: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the
- * upper halves of its bytes. Of 6 bits, three dwords have those of four: above the bytes of the last three, two bits each of the
- * first. So shifts and masks make LINEAR_DOT elements of each output (weights_lane), and the channels of a token are broadcast in
- * the order that follows from it (token_place). Included by linear.h. */
+ * upper halves of its bytes. Of 6 bits, three dwords have those of four: the bytes of the last three, and in their upper two bits
+ * two bits each of the first. So shifts and masks make LINEAR_DOT elements of each output (weights_lane), and the channels of a
+ * token are broadcast in the order that follows from it (token_place). Included by linear.h. */
 
 /* A lane's elements here: RAPT_DOT, or four bytes with the words of RAPT_BYTE_DOTS. */
 #define LINEAR_DOT (RAPT_BYTE_DOTS ? 4 : RAPT_DOT)

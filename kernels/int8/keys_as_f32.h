@@ -226,7 +226,7 @@ static void add_group_values(const rapt_task *t, const row_scratch *s, int kv_he
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK];
     integer_scratch scratch;
     lay_out_integers(p, n, s->integers, &scratch);
-    for (int i = 0; i < depth; i++) {
+    for (int i = 0; i < depth && !as_bytes; i++) {
         from[i] = values[b->first + i] + offset;
         copies[i] = (const char *)(s->values + (size_t)i * dv);
     }

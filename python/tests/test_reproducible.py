@@ -214,10 +214,11 @@ def takes(model, name):
     return name in inspect.signature(model.forward).parameters
 
 
-def in_chunks(model, size, cache, room=0):
-    """Logits of a sequence that comes by so many tokens at once, of a decoder; room: of a static cache, for whose tokens is a mask."""
-    x, found = ids(8)[:1], []
-    for first in range(0, TOKENS, size):
+def in_chunks(model, size, cache, room=0, x=None):
+    """Logits of a sequence, x or one of TOKENS, that comes by so many tokens at once, of a decoder; room: of a static cache, for whose
+    tokens is a mask."""
+    x, found = ids(8)[:1] if x is None else x, []
+    for first in range(0, x.shape[1], size):
         part = x[:, first:first + size]
         there = first + part.shape[1]
         mask = (torch.arange(max(room, there)) < there).to(torch.int64)[None]
@@ -627,15 +628,6 @@ def test_smollm2():
     x = tokenizer("The capital of France is Paris. The capital of Italy is Rome. The capital of", return_tensors="pt").input_ids
     long = tokenizer(" ".join(2 * SENTENCES), return_tensors="pt").input_ids[:, :72]
 
-    def by_parts(size, cache, room):
-        parts = []
-        for first in range(0, long.shape[1], size):
-            part = long[:, first:first + size]
-            there = first + part.shape[1]
-            mask = (torch.arange(max(room, there)) < there).to(torch.int64)[None]
-            parts.append(model(part, past_key_values=cache, use_cache=True, attention_mask=mask).logits)
-        return torch.cat(parts, 1)
-
     def padded(side):
         """Logits of x in a batch of 8 of longer ones."""
         n, width = x.shape[1], long.shape[1]
@@ -649,9 +641,9 @@ def test_smollm2():
     def ways_to_compute():
         """Logits of x, and which other ways have not these bits."""
         whole, whole_long = model(x).logits, model(long).logits
-        wrong = {f"chunks of {size}": not same(by_parts(size, transformers.DynamicCache(), 0), whole_long) for size in (1, 3, 64)}
+        wrong = {f"chunks of {size}": not same(in_chunks(model, size, transformers.DynamicCache(), x=long), whole_long) for size in (1, 3, 64)}
         static = transformers.StaticCache(config=model.config, max_cache_len=80)
-        wrong["a static cache"] = not same(by_parts(3, static, 80), whole_long)
+        wrong["a static cache"] = not same(in_chunks(model, 3, static, 80, long), whole_long)
         for threads in THREADS:
             torch.set_num_threads(threads)
             wrong[f"{threads} threads"] = not same(model(x).logits, whole)
