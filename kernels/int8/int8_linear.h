@@ -2,10 +2,11 @@
 /* Linear layers in integer arithmetic (docs/order.md). Tokens are quantised by blocks of as many channels as the weights' type
  * has (RAPT_GROUP, or 256), and multiplied with the integers of the weights as they are stored. Outputs lie in lanes, a sixteen
  * of them (RAPT_PARTIAL_SUMS) at a time. Staged weights are dwords, of a sixteen's rows side by side, in the same layout in all
- * kernels, but for their bias: a dword of bytes has four channels, and one of nibbles those of two such dwords, the second in the
- * upper halves of its bytes. Of 6 bits, three dwords have those of four: the bytes of the last three, and in their upper two bits
- * two bits each of the first. So shifts and masks make LINEAR_DOT elements of each output (weights_lane), and the channels of a
- * token are broadcast in the order that follows from it (token_place). Included by linear.h. */
+ * kernels, but for their bias and arrange_dwords: a dword of bytes has four channels, and one of nibbles those of two such
+ * dwords, the second in the upper halves of its bytes. Of 6 bits, three dwords have those of four: the bytes of the last three,
+ * and in their upper two bits two bits each of the first. So shifts and masks make LINEAR_DOT elements of each output
+ * (weights_lane), and the channels of a token are broadcast in the order that follows from it (token_place). Included by
+ * linear.h. */
 
 /* A lane's elements here: RAPT_DOT, or four bytes with the words of RAPT_BYTE_DOTS. */
 #define LINEAR_DOT (RAPT_BYTE_DOTS ? 4 : RAPT_DOT)
@@ -321,6 +322,12 @@ static RAPT_INLINE void stage_dword(const int bits, int i, vi x, float *to) {
     else v_store(at, v_as_float(x));
 }
 
+/* Arranges RAPT_VL dwords of as many rows, a vector for each dword, as sum_products wants them. Replaceable. */
+static RAPT_INLINE void arrange_dwords(vf square[RAPT_VL]);
+#ifndef arrange_dwords
+static RAPT_INLINE void arrange_dwords(vf square[RAPT_VL]) { (void)square; }
+#endif
+
 /* Transposes sixteen rows of bytes, `dwords` dwords of each, to staged weights of so many bits. */
 static RAPT_INLINE void transpose_rows(const int bits, const float *rows, int dwords, float *to) {
     const size_t ld = INTEGER_PART / sizeof(float);
@@ -329,6 +336,7 @@ static RAPT_INLINE void transpose_rows(const int bits, const float *rows, int dw
             vf square[RAPT_VL];
             UNROLLED(j, RAPT_VL) square[j] = v_load(rows + (size_t)(r + j) * ld + i);
             v_transpose(square);
+            arrange_dwords(square);
             for (int j = 0; j < RAPT_VL && i + j < dwords; j++) stage_dword(bits, i + j, v_as_int(square[j]), to + r);
         }
 }
@@ -392,6 +400,32 @@ static RAPT_INLINE void integer_product(const integer_format f, const int i, vi 
 #endif
 }
 
+/* Computes sums of a sub-block's products, acc[j * TILE_SUMS + v] those of token j and vector v of the outputs. Staged dwords of
+ * a sixteen lie `apart` floats behind those of the one before, lanes of a token ldl floats. corrections: [nt][lds], with which
+ * the sums begin if the weights have a bias. Replaceable. */
+static RAPT_INLINE void sum_products(const int nt, const integer_format f, const float *dwords, size_t apart, const float *x,
+                                     size_t ldl, const int32_t *corrections, size_t lds, vi *acc);
+#ifndef sum_products
+static RAPT_INLINE void sum_products(const int nt, const integer_format f, const float *dwords, size_t apart, const float *x,
+                                     size_t ldl, const int32_t *corrections, size_t lds, vi *acc) {
+    vi half[INTEGER_TOKENS * TILE_SUMS]; /* sums of 16 bits */
+    UNROLLED(j, nt)
+        UNROLLED(v, TILE_SUMS) acc[j * TILE_SUMS + v] = i_set1(f.bias ? corrections[(size_t)j * lds] : 0);
+    UNROLLED(i, f.sub / LINEAR_DOT) {
+        vi weights[TILE_SUMS];
+        UNROLLED(v, TILE_SUMS)
+            weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
+        UNROLLED(j, nt) {
+            const vi token = v_as_int(v_broadcast(x + (size_t)j * ldl + i));
+            UNROLLED(v, TILE_SUMS) {
+                const int n = j * TILE_SUMS + v;
+                integer_product(f, i, weights[v], token, &half[n], &acc[n]);
+            }
+        }
+    }
+}
+#endif
+
 /* Adds the products of `groups` groups of nt tokens and staged sixteens to the tokens' sums. Tokens lie ldx groups apart, and
  * sixteens `apart` floats. first: whether to prefetch weights, as the first tile of a pass does. */
 static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, size_t apart, int groups,
@@ -410,22 +444,7 @@ static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const
             vi acc[INTEGER_TOKENS * TILE_SUMS];
             for (size_t n = 0; n < INTEGER_SIXTEENS && first; n++)
                 prefetch_row((const char *)(dwords + n * apart), INTEGER_AHEAD, sub_floats * sizeof(float));
-            UNROLLED(j, nt)
-                UNROLLED(v, TILE_SUMS)
-                    acc[j * TILE_SUMS + v] = i_set1(f.bias ? tokens.corrections[(size_t)j * lds + (size_t)sub] : 0);
-            vi half[INTEGER_TOKENS * TILE_SUMS]; /* sums of 16 bits */
-            UNROLLED(i, sub_lanes) {
-                vi weights[TILE_SUMS];
-                UNROLLED(v, TILE_SUMS)
-                    weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
-                UNROLLED(j, nt) {
-                    const vi token = v_as_int(v_broadcast(tokens.x + (size_t)j * ldl + sub * sub_lanes + i));
-                    UNROLLED(v, TILE_SUMS) {
-                        const int n = j * TILE_SUMS + v;
-                        integer_product(f, i, weights[v], token, &half[n], &acc[n]);
-                    }
-                }
-            }
+            sum_products(nt, f, dwords, apart, tokens.x + sub * sub_lanes, ldl, tokens.corrections + sub, lds, acc);
             UNROLLED(v, TILE_SUMS) {
                 const float *const scales = staged + (size_t)(v / SUM_VECTORS) * apart + at.sub_scales;
                 const vi scale =
