@@ -153,7 +153,11 @@
  *   bf16_weight_floats  bf16_linear.h        scratch for a part of the weights
  *   stage_bf16_weights  bf16_linear.h        stages rows of weights
  *   multiply_bf16_part  bf16_linear.h        products of many tokens
- *   bf16_part_prefetches bf16_linear.h       how often multiply_bf16_part prefetches from its queue */
+ *   bf16_part_prefetches bf16_linear.h       how often multiply_bf16_part prefetches from its queue
+ *
+ *   In linear layers in integer arithmetic, both together unless arrange_dwords stays as it is:
+ *   arrange_dwords      int8_linear.h        arranges weights that are staged
+ *   sum_products        int8_linear.h        sums of products of a few tokens, or of as many as a matrix unit takes */
 /* clang-format on */
 #include <float.h>
 #include <math.h>
@@ -187,10 +191,10 @@ enum {
 #pragma GCC optimize("no-tree-loop-vectorize")
 #endif
 
-/* Prepares what a matrix unit needs, before each task that computes products. Replaceable. */
-static RAPT_INLINE void begin_task(void);
+/* Prepares what a matrix unit needs, before each task that computes products, of attention or of a linear layer. Replaceable. */
+static RAPT_INLINE void begin_task(bool linear);
 #ifndef begin_task
-static RAPT_INLINE void begin_task(void) {}
+static RAPT_INLINE void begin_task(bool linear) { (void)linear; }
 #endif
 
 /* Releases what begin_task has prepared, after the task. Replaceable. */
@@ -390,7 +394,7 @@ static size_t scratch_bytes(const rapt_problem *p, int64_t rows, bool keys_in_la
 /* Computes a task (rapt_arithmetic.attend). The last left_over rows of a task with queries in lanes are computed with keys in
  * lanes, which gives the same bits. */
 static void attend(const rapt_task *t) {
-    begin_task();
+    begin_task(false);
     if (t->keys_in_lanes) attend_keys_in_lanes(t);
     else {
         rapt_task queries = *t, few = *t;
@@ -488,12 +492,12 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
 #define RAPT_FEW_PRODUCTS_OF(suffix)                                                                                             \
     static void score_product_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels, const float *q,    \
                                        size_t ldq, float *s) {                                                                   \
-        begin_task();                                                                                                            \
+        begin_task(false);                                                                                                       \
         score_keys_##suffix(rows, keys, offset, n, channels, q, ldq, s);                                                         \
         end_task();                                                                                                              \
     }                                                                                                                            \
     static void value_product_##suffix(const void *o, int rows, int vectors) {                                                   \
-        begin_task();                                                                                                            \
+        begin_task(false);                                                                                                       \
         stream_product_##suffix(*(const operands *)o, rows, vectors);                                                            \
         end_task();                                                                                                              \
     }

@@ -178,6 +178,13 @@ _Static_assert(!RAPT_FEW_DOTS || (RAPT_DOT == 4 && !RAPT_DOT_SIGNED && RAPT_VL =
 #endif
 _Static_assert(RAPT_BYTE_DOTS == 0 || (RAPT_BYTE_DOTS == 1 && RAPT_DOT == 2), "no, or instead of 16 bits");
 
+/* RAPT_MATRIX_TOKENS: the tokens that sum_products, replaced by the ISA, multiplies with a sixteen of outputs in a matrix unit,
+ * in linear layers in integer arithmetic. 0: there is none. */
+#ifndef RAPT_MATRIX_TOKENS
+#define RAPT_MATRIX_TOKENS 0
+#endif
+_Static_assert(RAPT_MATRIX_TOKENS == 0 || RAPT_MATRIX_TOKENS * RAPT_PARTIAL_SUMS / RAPT_VL <= 16, "what UNROLLED can unroll");
+
 /* RAPT_FEW_INTEGER_ROWS: RAPT_FEW_ROWS in integer arithmetic. Without RAPT_FEW_DOTS (keys_as_f32.h), more rows have queries in
  * lanes, where one i_dot multiplies RAPT_DOT channels of a vector of rows, full or not. Measured with 4096 keys of int8 and q8_0
  * (Granite Rapids): with RAPT_DOT 2 avx512 gains up to 8 rows, avx2 up to 4, sse41 up to 2; with 4 avx2_vnni up to 3. The others

@@ -103,30 +103,30 @@ _Static_assert(INTEGER_TOKENS == 2, "tokens come in pairs, or one alone");
 
 /* Two tokens are multiplied by smmla: [0][v] and [1][v] are 2 x 2 matrices, the tokens by the outputs of weights_lane. One token
  * is multiplied by sdot, in two sums for each output. */
-static RAPT_INLINE void sum_products(const int nt, const integer_format f, const float *dwords, size_t apart, const float *x,
-                                     size_t ldl, const int32_t *corrections, size_t lds, vi *acc) {
-    const uint32_t correction = f.bias ? (uint32_t)corrections[0] : 0,
-                   correction2 = f.bias && nt == 2 ? (uint32_t)corrections[lds] : 0;
+static RAPT_INLINE void sum_products(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                                     const integer_tokens tokens, vi *acc) {
+    const uint32_t correction = f.bias ? (uint32_t)tokens.corrections[0] : 0,
+                   correction2 = f.bias && nt == 2 ? (uint32_t)tokens.corrections[subs_of(f, &tokens)] : 0;
     const vi start =
         nt == 2 ? vcombine_u32(vdup_n_u32(correction), vdup_n_u32(correction2)) : vreinterpretq_u32_u64(vdupq_n_u64(correction));
     vi sums[2][TILE_SUMS];
     (void)apart;
     UNROLLED(half, 2)
-        UNROLLED(v, TILE_SUMS) sums[half][v] = start;
+        UNROLLED(v, nv) sums[half][v] = start;
     UNROLLED(i, f.sub / 8) {
-        const float *const token = x + 2 * i;
-        const int8x16_t tokens = row_pair((const char *)token, (const char *)(nt == 2 ? token + ldl : token));
-        UNROLLED(v, TILE_SUMS)
+        const float *const token = tokens.x + 2 * i;
+        const int8x16_t pair = row_pair((const char *)token, (const char *)(nt == 2 ? token + lanes_of(f, &tokens) : token));
+        UNROLLED(v, nv)
             UNROLLED(half, 2) {
                 const int8x16_t weights = vreinterpretq_s8_u32(weights_lane(f, dwords + v * RAPT_VL, 2 * i + half));
                 vi *const sum = &sums[half][v];
-                if (nt == 2) *sum = vreinterpretq_u32_s32(vmmlaq_s32(vreinterpretq_s32_u32(*sum), tokens, weights));
-                else *sum = i_dot(*sum, vreinterpretq_u32_s8(weights), vreinterpretq_u32_s8(tokens));
+                if (nt == 2) *sum = vreinterpretq_u32_s32(vmmlaq_s32(vreinterpretq_s32_u32(*sum), pair, weights));
+                else *sum = i_dot(*sum, vreinterpretq_u32_s8(weights), vreinterpretq_u32_s8(pair));
             }
     }
-    UNROLLED(v, TILE_SUMS) {
+    UNROLLED(v, nv) {
         const uint64x2_t left = vreinterpretq_u64_u32(sums[0][v]), right = vreinterpretq_u64_u32(sums[1][v]);
         acc[v] = nt == 2 ? vreinterpretq_u32_u64(vzip1q_u64(left, right)) : vpaddq_u32(sums[0][v], sums[1][v]);
-        if (nt == 2) acc[TILE_SUMS + v] = vreinterpretq_u32_u64(vzip2q_u64(left, right));
+        if (nt == 2) acc[nv + v] = vreinterpretq_u32_u64(vzip2q_u64(left, right));
     }
 }

@@ -23,13 +23,13 @@ enum {
     INTEGER_SIXTEENS = RAPT_VL == 16 ? 2 : 1, /* sixteens of a register tile, for which a token is broadcast once */
     TILE_OUTPUTS = INTEGER_SIXTEENS * RAPT_PARTIAL_SUMS,
     TILE_SUMS = INTEGER_SIXTEENS * SUM_VECTORS, /* vectors of a token's sums */
-    MOST_INTEGER_TOKENS = 6,                    /* INTEGER_TOKENS of any kernel */
     /* The most tokens of a register tile: sums of integers, those of blocks so far, weights and a token fit into 32 registers of
      * 16 lanes; with 16 registers the sums of blocks stay in the L1 cache. */
-    INTEGER_TOKENS = RAPT_VL == 16  ? MOST_INTEGER_TOKENS
+    INTEGER_TOKENS = RAPT_VL == 16  ? 6
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
+    MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > INTEGER_TOKENS ? RAPT_MATRIX_TOKENS : INTEGER_TOKENS,
     INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
     INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
     NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
@@ -90,10 +90,11 @@ _Static_assert(NARROW_NIBBLES * 2 * 15 * 127 < 1 << 15 && NARROW_SIX_BITS * 2 * 
 
 /* Quantised tokens of a pass. */
 typedef struct integer_tokens {
-    float *x;             /* [tokens][groups][GROUP_LANES] their integers */
+    float *x;             /* [tokens][lanes_of] their integers */
     float *scales;        /* [tokens][blocks] */
     float *sums;          /* [tokens][sub-blocks] sums of integers */
     int32_t *corrections; /* [tokens][sub-blocks] what sums of products begin with, since weights have a bias */
+    size_t blocks;        /* of a token */
 } integer_tokens;
 
 /* Scratch of a task. */
@@ -108,10 +109,11 @@ typedef struct integer_linear_scratch {
 /* Returns the number of groups of RAPT_GROUP channels that hold `channels` channels; the last one may be partial. */
 static inline int64_t groups_of(int64_t channels) { return (channels + RAPT_GROUP - 1) / RAPT_GROUP; }
 
-/* Returns the tokens of a pass: whole register tiles. */
+/* Returns the tokens of a pass: whole tiles. */
 static int64_t integer_pass(const rapt_linear_problem *p, int64_t tokens) {
     const int64_t bytes = groups_of(p->in) * GROUP_LANES * (int64_t)sizeof(float);
-    return rapt_min(tokens, rapt_max(1, INTEGER_PASS_BYTES / bytes / INTEGER_TOKENS) * INTEGER_TOKENS);
+    const int tile = RAPT_MATRIX_TOKENS ? RAPT_MATRIX_TOKENS : INTEGER_TOKENS;
+    return rapt_min(tokens, rapt_max(1, INTEGER_PASS_BYTES / bytes / tile) * tile);
 }
 
 /* Returns the channels of part number `part` of the weights: INTEGER_PART, but for the last one. */
@@ -155,14 +157,36 @@ static inline bool differs_in_gate(const rapt_linear_problem *p) {
     return gated(p) && (gate.block != weight.block || gate.sub != weight.sub || gate.bias != weight.bias);
 }
 
+/* Returns the sub-blocks of a token. */
+static inline size_t subs_of(const integer_format f, const integer_tokens *tokens) {
+    return tokens->blocks * (size_t)(f.block / f.sub);
+}
+
+/* Returns the lanes of a token, and for a matrix unit a cache line more, so that the tokens of a tile do not compete for the same
+ * cache sets. */
+static inline size_t lanes_of(const integer_format f, const integer_tokens *tokens) {
+    return tokens->blocks * (size_t)(f.block / LINEAR_DOT) + (RAPT_MATRIX_TOKENS ? 64 / sizeof(float) : 0);
+}
+
 /* Lays out what tokens of `groups` groups are quantised to for weights of this type. */
 static integer_tokens lay_out_tokens(rapt_type type, float *memory, size_t *used, size_t tokens, size_t groups) {
     const integer_format f = integer_format_of(type);
-    const size_t channels = groups * RAPT_GROUP;
-    return (integer_tokens){.x = carve(memory, used, tokens * groups * GROUP_LANES),
-                            .scales = carve(memory, used, tokens * (channels / (size_t)f.block)),
-                            .sums = carve(memory, used, tokens * (channels / (size_t)f.sub)),
-                            .corrections = (int32_t *)carve(memory, used, tokens * (channels / (size_t)f.sub))};
+    integer_tokens t = {.blocks = groups * RAPT_GROUP / (size_t)f.block};
+    t.x = carve(memory, used, tokens * lanes_of(f, &t));
+    t.scales = carve(memory, used, tokens * t.blocks);
+    t.sums = carve(memory, used, tokens * subs_of(f, &t));
+    t.corrections = (int32_t *)carve(memory, used, tokens * subs_of(f, &t));
+    return t;
+}
+
+/* Returns tokens from number i on, and of them what lies from sub-block `sub` on. */
+static RAPT_INLINE integer_tokens tokens_from(const integer_format f, const integer_tokens *tokens, size_t i, size_t sub) {
+    integer_tokens from = *tokens;
+    from.x += i * lanes_of(f, tokens) + sub * (size_t)(f.sub / LINEAR_DOT);
+    from.scales += i * tokens->blocks + sub / (size_t)(f.block / f.sub);
+    from.sums += i * subs_of(f, tokens) + sub;
+    from.corrections += i * subs_of(f, tokens) + sub;
+    return from;
 }
 
 /* Lays out the scratch of a task in memory, and returns its size in floats. With null memory it only counts them. */
@@ -219,15 +243,12 @@ static void quantise_block(const integer_format f, const float *x, float *lanes,
     *scale = largest / 127.0f + total;
 }
 
-/* Quantises a token, `channels` channels of whole blocks, as number i of the tokens that weights of this type are multiplied
- * with. */
-static void quantise_token(rapt_type type, const float *x, size_t channels, const integer_tokens *to, int i) {
+/* Quantises a token, whole blocks of channels, as number i of the tokens that weights of this type are multiplied with. */
+static void quantise_token(rapt_type type, const float *x, const integer_tokens *tokens, int i) {
     const integer_format f = integer_format_of(type);
-    const size_t blocks = channels / (size_t)f.block, subs = (size_t)(f.block / f.sub);
-    for (size_t b = 0; b < blocks; b++) {
-        const size_t at = (size_t)i * blocks + b;
-        quantise_block(f, x + b * (size_t)f.block, to->x + at * (size_t)(f.block / LINEAR_DOT), to->scales + at,
-                       to->sums + at * subs, to->corrections + at * subs);
+    for (size_t b = 0; b < tokens->blocks; b++) {
+        const integer_tokens to = tokens_from(f, tokens, (size_t)i, b * (size_t)(f.block / f.sub));
+        quantise_block(f, x + b * (size_t)f.block, to.x, to.scales, to.sums, to.corrections);
     }
 }
 
@@ -239,8 +260,8 @@ static void quantise_tokens(const rapt_linear_task *t, const integer_linear_scra
         const char *row = t->x + token_offset(p, &p->x, first + i);
         memset(s->rows + channels - RAPT_GROUP, 0, RAPT_GROUP * sizeof *s->rows);
         stage_element_rows(p->x.type, s->rows, 0, &row, 1, 0, (int)p->in);
-        quantise_token(p->weight.type, s->rows, channels, &s->tokens[0], i);
-        if (differs_in_gate(p)) quantise_token(p->gate.type, s->rows, channels, &s->tokens[1], i);
+        quantise_token(p->weight.type, s->rows, &s->tokens[0], i);
+        if (differs_in_gate(p)) quantise_token(p->gate.type, s->rows, &s->tokens[1], i);
     }
 }
 
@@ -400,105 +421,114 @@ static RAPT_INLINE void integer_product(const integer_format f, const int i, vi 
 #endif
 }
 
-/* Computes sums of a sub-block's products, acc[j * TILE_SUMS + v] those of token j and vector v of the outputs. Staged dwords of
- * a sixteen lie `apart` floats behind those of the one before, lanes of a token ldl floats. corrections: [nt][lds], with which
- * the sums begin if the weights have a bias. Replaceable. */
-static RAPT_INLINE void sum_products(const int nt, const integer_format f, const float *dwords, size_t apart, const float *x,
-                                     size_t ldl, const int32_t *corrections, size_t lds, vi *acc);
-#ifndef sum_products
-static RAPT_INLINE void sum_products(const int nt, const integer_format f, const float *dwords, size_t apart, const float *x,
-                                     size_t ldl, const int32_t *corrections, size_t lds, vi *acc) {
+/* Computes sums of a sub-block's products, acc[j * nv + v] those of token j of nt and vector v of nv of the outputs. Staged
+ * dwords of a sixteen lie `apart` floats behind those of the one before. */
+static RAPT_INLINE void sum_vectors(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                                    const integer_tokens tokens, vi *acc) {
     vi half[INTEGER_TOKENS * TILE_SUMS]; /* sums of 16 bits */
     UNROLLED(j, nt)
-        UNROLLED(v, TILE_SUMS) acc[j * TILE_SUMS + v] = i_set1(f.bias ? corrections[(size_t)j * lds] : 0);
+        UNROLLED(v, nv) acc[j * nv + v] = i_set1(f.bias ? tokens.corrections[(size_t)j * subs_of(f, &tokens)] : 0);
     UNROLLED(i, f.sub / LINEAR_DOT) {
         vi weights[TILE_SUMS];
-        UNROLLED(v, TILE_SUMS)
-            weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
+        UNROLLED(v, nv) weights[v] = weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i);
         UNROLLED(j, nt) {
-            const vi token = v_as_int(v_broadcast(x + (size_t)j * ldl + i));
-            UNROLLED(v, TILE_SUMS) {
-                const int n = j * TILE_SUMS + v;
-                integer_product(f, i, weights[v], token, &half[n], &acc[n]);
-            }
+            const vi token = v_as_int(v_broadcast(tokens.x + (size_t)j * lanes_of(f, &tokens) + i));
+            UNROLLED(v, nv) integer_product(f, i, weights[v], token, &half[j * nv + v], &acc[j * nv + v]);
         }
     }
 }
+
+/* Does what sum_vectors does, and for RAPT_MATRIX_TOKENS tokens and one sixteen, too. Replaceable. */
+static RAPT_INLINE void sum_products(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                                     const integer_tokens tokens, vi *acc);
+#ifndef sum_products
+static RAPT_INLINE void sum_products(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                                     const integer_tokens tokens, vi *acc) {
+    sum_vectors(nt, nv, f, dwords, apart, tokens, acc);
+}
 #endif
 
-/* Adds the products of `groups` groups of nt tokens and staged sixteens to the tokens' sums. Tokens lie ldx groups apart, and
- * sixteens `apart` floats. first: whether to prefetch weights, as the first tile of a pass does. */
-static RAPT_INLINE void integer_tile(const int nt, const integer_format f, const float *staged, size_t apart, int groups,
-                                     const integer_tokens tokens, size_t ldx, bool first, float *sums) {
-    const int subs = f.block / f.sub, sub_lanes = f.sub / LINEAR_DOT;
+/* Adds the products of `groups` groups of nt tokens and staged sixteens, nv vectors of outputs in all, to the tokens' sums, which
+ * lie TILE_OUTPUTS apart. Sixteens lie `apart` floats apart. first: whether to prefetch weights, as the first tile of a pass
+ * does. */
+static RAPT_INLINE void integer_tile(const int nt, const int nv, const integer_format f, const float *staged, size_t apart,
+                                     int groups, const integer_tokens tokens, bool first, float *sums) {
+    enum {
+        MOST = RAPT_MATRIX_TOKENS * SUM_VECTORS > INTEGER_TOKENS * TILE_SUMS ? RAPT_MATRIX_TOKENS * SUM_VECTORS
+                                                                             : INTEGER_TOKENS * TILE_SUMS
+    };
+    const int subs = f.block / f.sub;
     const staged_parts at = staged_parts_of(f, groups);
-    const size_t ldl = ldx * GROUP_LANES, ldb = ldx * RAPT_GROUP / (size_t)f.block, lds = ldb * (size_t)subs,
-                 sub_floats = (size_t)(f.sub * f.bits / 32 * RAPT_PARTIAL_SUMS);
-    vf y[INTEGER_TOKENS * TILE_SUMS];
-    UNROLLED(n, nt * TILE_SUMS) y[n] = v_load(sums + n * RAPT_VL);
+    const size_t sub_floats = (size_t)(f.sub * f.bits / 32 * RAPT_PARTIAL_SUMS);
+    vf y[MOST];
+    UNROLLED(j, nt)
+        UNROLLED(v, nv) y[j * nv + v] = v_load(sums + j * TILE_OUTPUTS + v * RAPT_VL);
     for (int b = 0; b < groups * RAPT_GROUP / f.block; b++) {
-        vi total[INTEGER_TOKENS * TILE_SUMS];
-        UNROLLED(n, nt * TILE_SUMS) total[n] = i_set1(0);
+        vi total[MOST];
+        UNROLLED(n, nt * nv) total[n] = i_set1(0);
         for (int sub = b * subs; sub < (b + 1) * subs; sub++) {
             const float *const dwords = staged + (size_t)sub * sub_floats;
-            vi acc[INTEGER_TOKENS * TILE_SUMS];
-            for (size_t n = 0; n < INTEGER_SIXTEENS && first; n++)
+            vi acc[MOST];
+            for (size_t n = 0; n < (size_t)(nv / SUM_VECTORS) && first; n++)
                 prefetch_row((const char *)(dwords + n * apart), INTEGER_AHEAD, sub_floats * sizeof(float));
-            sum_products(nt, f, dwords, apart, tokens.x + sub * sub_lanes, ldl, tokens.corrections + sub, lds, acc);
-            UNROLLED(v, TILE_SUMS) {
+            sum_products(nt, nv, f, dwords, apart, tokens_from(f, &tokens, 0, (size_t)sub), acc);
+            UNROLLED(v, nv) {
                 const float *const scales = staged + (size_t)(v / SUM_VECTORS) * apart + at.sub_scales;
                 const vi scale =
                     f.scaled ? i_load_s8((const char *)scales + sub * RAPT_PARTIAL_SUMS + v % SUM_VECTORS * RAPT_VL) : i_set1(1);
                 UNROLLED(j, nt) {
-                    const int n = j * TILE_SUMS + v;
+                    const int n = j * nv + v;
                     if (f.scaled) acc[n] = i_mul(acc[n], scale);
                     total[n] = i_add(total[n], acc[n]);
                 }
             }
         }
-        UNROLLED(v, TILE_SUMS) {
+        UNROLLED(v, nv) {
             const float *const from = staged + (size_t)(v / SUM_VECTORS) * apart;
             const int n = b * RAPT_PARTIAL_SUMS + v % SUM_VECTORS * RAPT_VL;
             const vf scale = v_load_scales((const staged_scale *)(from + at.scales) + n);
             const vf minimum = f.minimums ? v_load_scales((const staged_scale *)(from + at.minimums) + n) : v_set1(0.0f);
-            vf token_sums[MOST_INTEGER_TOKENS]; /* each times the minimums of its sub-blocks: exact integers, as f32 */
-            UNROLLED(j, nt) token_sums[j] = v_set1(f.minimums && !f.scaled ? tokens.sums[(size_t)j * lds + (size_t)b] : 0.0f);
+            vf token_sums[MOST_TILE_TOKENS]; /* each times the minimums of its sub-blocks: exact integers, as f32 */
+            UNROLLED(j, nt)
+                token_sums[j] = v_set1(f.minimums && !f.scaled ? tokens.sums[(size_t)j * subs_of(f, &tokens) + (size_t)b] : 0.0f);
             for (int sub = b * subs; sub < (b + 1) * subs && f.minimums && f.scaled; sub++) {
                 const char *const integers = (const char *)(from + at.sub_minimums) + v % SUM_VECTORS * RAPT_VL;
                 const vf integer = v_from_int(i_load_s8(integers + sub * RAPT_PARTIAL_SUMS));
-                UNROLLED(j, nt) token_sums[j] = v_fma(integer, v_set1(tokens.sums[(size_t)j * lds + (size_t)sub]), token_sums[j]);
+                UNROLLED(j, nt)
+                    token_sums[j] =
+                        v_fma(integer, v_set1(tokens.sums[(size_t)j * subs_of(f, &tokens) + (size_t)sub]), token_sums[j]);
             }
             UNROLLED(j, nt) {
-                const int k = j * TILE_SUMS + v;
-                const vf of_token = v_set1(tokens.scales[(size_t)j * ldb + (size_t)b]);
+                const int k = j * nv + v;
+                const vf of_token = v_set1(tokens.scales[(size_t)j * tokens.blocks + (size_t)b]);
                 y[k] = v_fma(v_from_int(total[k]), v_mul(scale, of_token), y[k]);
                 if (f.minimums) y[k] = v_fma(token_sums[j], v_mul(minimum, of_token), y[k]);
             }
         }
     }
-    UNROLLED(n, nt * TILE_SUMS) v_store(sums + n * RAPT_VL, y[n]);
+    UNROLLED(j, nt)
+        UNROLLED(v, nv) v_store(sums + j * TILE_OUTPUTS + v * RAPT_VL, y[j * nv + v]);
 }
 
 /* Adds the products of a staged part of sixteens and all tokens of a pass to their sums. */
 static RAPT_INLINE void multiply_staged_as(const integer_format f, const rapt_linear_problem *p, const integer_tokens *x,
                                            const float *staged, size_t apart, int64_t part, int tokens, float *sums) {
-    const size_t ldx = (size_t)groups_of(p->in), blocks = ldx * RAPT_GROUP / (size_t)f.block,
-                 subs = ldx * RAPT_GROUP / (size_t)f.sub;
-    const size_t first = (size_t)part * INTEGER_PART;
     const int groups = (int)groups_of(integer_part_channels(p, part));
     for (int i = 0, nt; i < tokens; i += nt) {
-        nt = (int)even_part(tokens - i, INTEGER_TOKENS);
-        const integer_tokens from = {.x = x->x + (size_t)i * ldx * GROUP_LANES + first / LINEAR_DOT,
-                                     .scales = x->scales + (size_t)i * blocks + first / (size_t)f.block,
-                                     .sums = x->sums + (size_t)i * subs + first / (size_t)f.sub,
-                                     .corrections = x->corrections + (size_t)i * subs + first / (size_t)f.sub};
+        const bool matrix = RAPT_MATRIX_TOKENS && tokens - i >= RAPT_MATRIX_TOKENS;
+        nt = matrix ? RAPT_MATRIX_TOKENS : (int)even_part(tokens - i, INTEGER_TOKENS);
+        const integer_tokens from = tokens_from(f, x, (size_t)i, (size_t)part * (size_t)(INTEGER_PART / f.sub));
         float *const to = sums + i * TILE_OUTPUTS;
-        if (INTEGER_TOKENS >= 6 && nt == 6) integer_tile(6, f, staged, apart, groups, from, ldx, i == 0, to);
-        else if (INTEGER_TOKENS >= 5 && nt == 5) integer_tile(5, f, staged, apart, groups, from, ldx, i == 0, to);
-        else if (INTEGER_TOKENS >= 4 && nt == 4) integer_tile(4, f, staged, apart, groups, from, ldx, i == 0, to);
-        else if (INTEGER_TOKENS >= 3 && nt == 3) integer_tile(3, f, staged, apart, groups, from, ldx, i == 0, to);
-        else if (INTEGER_TOKENS >= 2 && nt == 2) integer_tile(2, f, staged, apart, groups, from, ldx, i == 0, to);
-        else integer_tile(1, f, staged, apart, groups, from, ldx, i == 0, to);
+        for (int n = 0; n < INTEGER_SIXTEENS && matrix; n++)
+            integer_tile(RAPT_MATRIX_TOKENS, SUM_VECTORS, f, staged + (size_t)n * apart, 0, groups, from, i == 0,
+                         to + n * RAPT_PARTIAL_SUMS);
+        if (matrix) continue;
+        if (INTEGER_TOKENS >= 6 && nt == 6) integer_tile(6, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        else if (INTEGER_TOKENS >= 5 && nt == 5) integer_tile(5, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        else if (INTEGER_TOKENS >= 4 && nt == 4) integer_tile(4, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        else if (INTEGER_TOKENS >= 3 && nt == 3) integer_tile(3, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        else if (INTEGER_TOKENS >= 2 && nt == 2) integer_tile(2, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        else integer_tile(1, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
     }
 }
 

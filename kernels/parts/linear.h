@@ -703,7 +703,7 @@ static void linear_many_tokens(const rapt_linear_task *t) {
 
 static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
-    begin_task();
+    begin_task(true);
     if (INTEGER) linear_integers(t);
     else if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
     else linear_many_tokens(t);

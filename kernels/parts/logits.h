@@ -161,7 +161,7 @@ static float float_at(const char *from) {
 static void call_logits_body(const rapt_task *t, const rapt_logits *logits) {
     end_task();
     t->problem->logits_body(t->logits_arg, logits);
-    begin_task();
+    begin_task(false);
 }
 
 /* Returns one element of a tensor as f32. */

@@ -2,15 +2,15 @@
 /* Bf16 and integer arithmetic in the matrix unit of AMX (Intel SDM volume 1, chapter 18), in words. The unit has eight tiles of
  * 16 rows of 64 bytes. The including file defines these words; a tile is a constant from 0 to 7:
  *
- *   t_configure(configuration)   sets the shapes of all tiles from 64 bytes
+ *   t_configure(configuration)   sets the shapes of all tiles, at most 16 rows of 64 bytes, from 64 bytes
  *   t_release()                  gives the tiles up
  *   t_zero(tile)                 fills a tile with zeros
  *   t_load(tile, from, stride)   loads rows of 64 bytes that lie stride bytes apart
  *   t_store(tile, to, stride)    stores them
  *   t_multiply_bf16(c, a, b)     C[m][n] += e + o, where e and o are the sums of A[m][i] B[i / 2][2 n + i % 2] over
  *                                the even and the odd i below 32, in the order of docs/order.md
- *   t_multiply_bytes(c, a, b)    C[m][n] += the sum of A[m][i] B[i / 4][4 n + i % 4] over i below 64; A has signed
- *                                bytes, B unsigned ones, C 32-bit integers
+ *   t_multiply_bytes(c, a, b)    C[m][n] += the sum of A[m][i] B[i / 4][4 n + i % 4] over the bytes i of A's rows; A has
+ *                                signed bytes, B unsigned ones, C 32-bit integers
  *
  * and with RAPT_OWN_WEIGHT_PAIRS 1:
  *
@@ -32,6 +32,9 @@ enum { TILE_LANES = 16, TILE_FLOATS = TILE_LANES * 16, KEYS_OF_TILE = 16 };
 
 #define RAPT_DOT_LANES 16
 #define dot_product    dot_product
+
+#define RAPT_MATRIX_TOKENS 16
+#define sum_products       sum_products
 
 #define begin_task           begin_task
 #define end_task             end_task
@@ -74,9 +77,16 @@ static const tile_configuration tiles_of_rows[TILE_LANES] = {TILES(1),  TILES(2)
                                                              TILES(13), TILES(14), TILES(15), TILES(16)};
 #undef TILES
 
+/* Of linear layers in integers, whose sums end after each 32 channels or 16: tile 0 is C, 4 and 6 are A and B of 32 channels, 5
+ * and 7 those of 16. */
+static const tile_configuration tiles_of_integers = {
+    .palette = 1, .row_bytes = {64, 64, 64, 64, 32, 16, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 8, 4}};
+
 /* From one replaceable function to the next, tiles keep nothing but their shapes, so call_logits_body may release them. No
  * callback runs between start_bf16_rows and end_bf16_rows, whose shapes are others. */
-static RAPT_INLINE void begin_task(void) { t_configure(&tiles_of_rows[TILE_LANES - 1]); }
+static RAPT_INLINE void begin_task(bool linear) {
+    t_configure(INTEGER && linear ? &tiles_of_integers : &tiles_of_rows[TILE_LANES - 1]);
+}
 static RAPT_INLINE void end_task(void) { t_release(); }
 
 /* Returns how many tiles take the channels of V and one channel of ones, whose sum is that of the weights. */
@@ -881,4 +891,34 @@ static RAPT_NOINLINE void dot_product(dots d, int rows, int vectors) {
             else if (pair) dot_tiles(1, 2, at, rows - r);
             else dot_tiles(1, 1, at, rows - r);
         }
+}
+
+/* Tokens are A as they lie, and a sub-block of staged weights is B: where these have fewer bits, they are written as bytes. */
+static RAPT_INLINE void sum_products(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                                     const integer_tokens tokens, vi *acc) {
+    if (nt < RAPT_MATRIX_TOKENS) {
+        sum_vectors(nt, nv, f, dwords, apart, tokens, acc);
+        return;
+    }
+    _Alignas(64) float weights[GROUP_LANES * TILE_LANES], sums[TILE_FLOATS];
+    if (f.bits < 8) {
+        UNROLLED(i, f.sub / RAPT_DOT) v_store(weights + i * TILE_LANES, v_as_float(weights_lane(f, dwords, i)));
+        dwords = weights;
+    }
+    before_loads();
+    t_zero(0);
+    if (f.sub == RAPT_GROUP) {
+        t_load(4, tokens.x, lanes_of(f, &tokens) * sizeof *tokens.x);
+        t_load(6, dwords, 64);
+        t_multiply_bytes(0, 4, 6);
+    } else {
+        t_load(5, tokens.x, lanes_of(f, &tokens) * sizeof *tokens.x);
+        t_load(7, dwords, 64);
+        t_multiply_bytes(0, 5, 7);
+    }
+    t_store(0, sums, 64);
+    UNROLLED(j, TILE_LANES) {
+        const vi correction = i_set1(f.bias ? tokens.corrections[(size_t)j * subs_of(f, &tokens)] : 0);
+        acc[j] = i_add(v_as_int(v_load(sums + j * TILE_LANES)), correction);
+    }
 }

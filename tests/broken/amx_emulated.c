@@ -19,7 +19,7 @@
 #include "amx_tiles.h"
 
 static _Thread_local emulated_tile numbered[8];
-static _Thread_local int rows_of[8];
+static _Thread_local emulated_shape shapes[8];
 
 /* Outside a task tiles must not be used. */
 static emulated_tile *tile_number(int number) {
@@ -27,20 +27,21 @@ static emulated_tile *tile_number(int number) {
     return &numbered[number];
 }
 
-/* What the instruction wants: as many rows of C as of A, and of B one for each four bytes of A's. */
+/* What the instruction wants: as many rows of C as of A, as long as those of B, and of B one for each four bytes of A's. */
 static int multiplied_rows(int to, int a, int b) {
-    if (rows_of[to] != rows_of[a] || rows_of[b] != EMULATED_PAIRS) __builtin_trap();
-    return rows_of[to];
+    if (shapes[to].rows != shapes[a].rows || shapes[to].bytes != shapes[b].bytes || shapes[a].bytes != shapes[b].rows * 4)
+        __builtin_trap();
+    return shapes[to].rows;
 }
 
-#define t_configure(from)          emulated_set_configured(emulated_configuration(from, rows_of))
+#define t_configure(from)          emulated_set_configured(emulated_configuration(from, shapes))
 #define t_release()                emulated_set_configured(false)
 #define t_zero(tile)               memset(tile_number(tile), 0, sizeof(emulated_tile))
-#define t_load(tile, from, stride) emulated_load(tile_number(tile), rows_of[tile], from, stride)
-#define t_store(tile, to, stride)  emulated_store(tile_number(tile), rows_of[tile], to, stride)
+#define t_load(tile, from, stride) emulated_load(tile_number(tile), shapes[tile], from, stride)
+#define t_store(tile, to, stride)  emulated_store(tile_number(tile), shapes[tile], to, stride)
 #define t_multiply_bf16(to, a, b)                                                                                                \
     emulated_multiply_bf16(tile_number(to), multiplied_rows(to, a, b), tile_number(a), tile_number(b))
 #define t_multiply_bytes(to, a, b)                                                                                               \
-    emulated_multiply_bytes(tile_number(to), multiplied_rows(to, a, b), tile_number(a), tile_number(b))
+    emulated_multiply_bytes(tile_number(to), multiplied_rows(to, a, b), shapes[a].bytes, tile_number(a), tile_number(b))
 
 #include "x86/amx.h"

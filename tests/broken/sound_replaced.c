@@ -15,11 +15,16 @@
 #define score_tile       score_tile
 #define linear_tile      linear_tile
 #define multiply_part    multiply_part
+#define arrange_dwords   arrange_dwords
+#define sum_products     sum_products
 #include "attend.h"
 
 static _Thread_local int tasks; /* that have begun and not ended */
 
-static void begin_task(void) { tasks++; }
+static void begin_task(bool linear) {
+    (void)linear;
+    tasks++;
+}
 static void end_task(void) { tasks--; }
 
 /* What every product multiplies its first factors by. */
@@ -187,4 +192,34 @@ static void multiply_part(const rapt_linear_problem *p, const float *staged, int
                     sum = s_fma(weights[k] * in_task(), tokens[(size_t)(i * runs + k) * TILE_ROWS + (size_t)lane], sum);
                 *to = part == 0 && i == 0 ? sum : *to + sum;
             }
+}
+
+/* Staged weights lie in lanes in the opposite order. */
+static void arrange_dwords(vf square[RAPT_VL]) {
+    for (int i = 0; i < RAPT_VL; i++) {
+        float lanes[RAPT_VL], reversed[RAPT_VL];
+        v_store(lanes, square[i]);
+        for (int lane = 0; lane < RAPT_VL; lane++) reversed[lane] = lanes[RAPT_VL - 1 - lane];
+        square[i] = v_load(reversed);
+    }
+}
+
+static void sum_products(const int nt, const int nv, const integer_format f, const float *dwords, size_t apart,
+                         const integer_tokens tokens, vi *acc) {
+    for (int n = 0; n < nt * nv; n++) {
+        const int j = n / nv, v = n % nv;
+        int32_t sums[RAPT_VL];
+        for (int lane = 0; lane < RAPT_VL; lane++) {
+            sums[lane] = f.bias ? tokens.corrections[(size_t)j * subs_of(f, &tokens)] : 0;
+            for (int i = 0; i < f.sub / 2; i++) { /* LINEAR_DOT is 2 */
+                int16_t weights[2 * RAPT_VL], token[2];
+                v_store(weights,
+                        v_as_float(weights_lane(f, dwords + (size_t)(v / SUM_VECTORS) * apart + v % SUM_VECTORS * RAPT_VL, i)));
+                memcpy(token, tokens.x + (size_t)j * lanes_of(f, &tokens) + i, sizeof token);
+                const int16_t *const weight = weights + 2 * (RAPT_VL - 1 - lane);
+                sums[lane] += (weight[0] * token[0] + weight[1] * token[1]) * (int)in_task();
+            }
+        }
+        acc[n] = v_as_int(v_load(sums));
+    }
 }

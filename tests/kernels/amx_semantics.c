@@ -43,20 +43,23 @@ static void worked_by_hand(void) {
     memset(&a, 0, sizeof a), memset(&b, 0, sizeof b), memset(&c, 0, sizeof c);
     a.row[7][63] = 0x80, b.row[15][4 * 9 + 3] = 0xff; /* -128 times 255 */
     a.row[7][0] = 0x7f, b.row[0][4 * 9] = 2;
-    emulated_multiply_bytes(&c, EMULATED_ROWS, &a, &b);
-    emulated_multiply_bytes(&c, EMULATED_ROWS, &a, &b);
+    emulated_multiply_bytes(&c, EMULATED_ROWS, EMULATED_BYTES, &a, &b);
+    emulated_multiply_bytes(&c, EMULATED_ROWS, EMULATED_BYTES, &a, &b);
+    emulated_multiply_bytes(&c, EMULATED_ROWS, 32, &a, &b); /* without the last bytes */
     int32_t sum;
     memcpy(&sum, c.row[7] + 4 * 9, sizeof sum);
-    tap_ok(sum == 2 * (127 * 2 - 128 * 255), "twice 127 * 2 - 128 * 255 is %d", (int)sum);
+    tap_ok(sum == 3 * 127 * 2 - 2 * 128 * 255, "three times 127 * 2, twice -128 * 255 is %d", (int)sum);
     unsigned char configuration[64] = {1};
     for (int i = 0; i < 8; i++) configuration[16 + 2 * i] = 64, configuration[48 + i] = 16;
-    int rows[8];
-    configuration[48 + 3] = 5;
-    tap_ok(emulated_configuration(configuration, rows) && rows[2] == 16 && rows[3] == 5, "a configuration: 16 rows, and 5");
+    emulated_shape shapes[8];
+    configuration[48 + 3] = 5, configuration[16 + 2 * 3] = 32;
+    tap_ok(emulated_configuration(configuration, shapes) && shapes[2].rows == 16 && shapes[2].bytes == 64 &&
+               shapes[3].rows == 5 && shapes[3].bytes == 32,
+           "a configuration: 16 rows of 64 bytes, and 5 of 32");
     configuration[48 + 3] = 17;
-    tap_ok(!emulated_configuration(configuration, rows), "no tile has 17 rows");
+    tap_ok(!emulated_configuration(configuration, shapes), "no tile has 17 rows");
     configuration[48 + 3] = 16, configuration[5] = 1;
-    tap_ok(!emulated_configuration(configuration, rows), "a configuration with a reserved byte set is not one");
+    tap_ok(!emulated_configuration(configuration, shapes), "a configuration with a reserved byte set is not one");
 }
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__)
@@ -74,10 +77,15 @@ static float drawn(int low, int high) {
     return fabsf(x) < 0x1p-56f ? 0.0f : x;
 }
 
-/* Configures tiles 0 and 1 with `rows` rows, tile 2 with 16. */
-static void configure(int rows) {
-    const unsigned char configuration[64] = {
-        [0] = 1, [16] = 64, [18] = 64, [20] = 64, [48] = (unsigned char)rows, [49] = (unsigned char)rows, [50] = 16};
+/* Configures tiles 0 and 1 with `rows` rows, of which those of tile 1 have `bytes` bytes, and tile 2 with a row for each four. */
+static void configure(int rows, int bytes) {
+    const unsigned char configuration[64] = {[0] = 1,
+                                             [16] = 64,
+                                             [18] = (unsigned char)bytes,
+                                             [20] = 64,
+                                             [48] = (unsigned char)rows,
+                                             [49] = (unsigned char)rows,
+                                             [50] = (unsigned char)(bytes / 4)};
     _tile_loadconfig(configuration);
 }
 
@@ -88,7 +96,7 @@ static void beside_the_instruction(int low, int high, bool specials) {
     long different = 0;
     for (int trial = 0; trial < TRIALS; trial++) {
         const int rows = 1 + trial % EMULATED_ROWS;
-        configure(rows);
+        configure(rows, EMULATED_BYTES);
         for (int r = 0; r < 16; r++)
             for (int i = 0; i < 32; i++) {
                 float x = drawn(low, high), y = drawn(low, high);
@@ -120,14 +128,15 @@ static void bytes_beside_the_instruction(void) {
     long different = 0;
     for (int trial = 0; trial < TRIALS; trial++) {
         const int rows = 1 + trial % EMULATED_ROWS;
-        configure(rows);
+        const int bytes = EMULATED_BYTES >> trial % 3; /* 64, 32, 16 */
+        configure(rows, bytes);
         for (int r = 0; r < 16; r++)
             for (int i = 0; i < 64; i++) {
                 a.row[r][i] = (unsigned char)random_bits(), b.row[r][i] = (unsigned char)random_bits();
                 c.row[r][i] = (unsigned char)random_bits();
             }
         wanted = c;
-        emulated_multiply_bytes(&wanted, rows, &a, &b);
+        emulated_multiply_bytes(&wanted, rows, bytes, &a, &b);
         _tile_loadd(0, c.row, EMULATED_BYTES);
         _tile_loadd(1, a.row, EMULATED_BYTES);
         _tile_loadd(2, b.row, EMULATED_BYTES);

@@ -17,25 +17,34 @@ typedef struct emulated_tile {
     unsigned char row[EMULATED_ROWS][EMULATED_BYTES];
 } emulated_tile;
 
-/* Is it one of eight tiles with rows of 64 bytes, in palette 1? (Intel SDM volume 1, table 18-1.) rows: those of each tile. */
-static inline bool emulated_configuration(const void *from, int rows[8]) {
+typedef struct emulated_shape {
+    int rows, bytes; /* bytes of a row */
+} emulated_shape;
+
+/* True if it is a configuration of eight tiles in palette 1 (Intel SDM volume 1, table 18-1), whose rows are whole dwords. Sets
+ * their shapes. */
+static inline bool emulated_configuration(const void *from, emulated_shape shapes[8]) {
     unsigned char bytes[64];
     memcpy(bytes, from, sizeof bytes);
     bool right = bytes[0] == 1;
     for (int i = 1; i < 64; i++) {
-        int want = i >= 16 && i < 32 && i % 2 == 0 ? EMULATED_BYTES : 0;
-        if (i >= 48 && i < 56) rows[i - 48] = bytes[i], right = right && bytes[i] >= 1 && bytes[i] <= EMULATED_ROWS;
-        else right = right && bytes[i] == want;
+        const bool is_bytes = i >= 16 && i < 32 && i % 2 == 0, is_rows = i >= 48 && i < 56;
+        if (is_rows) shapes[i - 48].rows = bytes[i], right = right && bytes[i] >= 1 && bytes[i] <= EMULATED_ROWS;
+        else if (is_bytes) {
+            shapes[(i - 16) / 2].bytes = bytes[i];
+            right = right && bytes[i] >= 4 && bytes[i] <= EMULATED_BYTES && bytes[i] % 4 == 0;
+        } else right = right && bytes[i] == 0;
     }
     return right;
 }
 
-static inline void emulated_load(emulated_tile *tile, int rows, const void *from, size_t stride) {
-    for (int r = 0; r < rows; r++) memcpy(tile->row[r], (const char *)from + (size_t)r * stride, EMULATED_BYTES);
+static inline void emulated_load(emulated_tile *tile, emulated_shape shape, const void *from, size_t stride) {
+    memset(tile, 0, sizeof *tile);
+    for (int r = 0; r < shape.rows; r++) memcpy(tile->row[r], (const char *)from + (size_t)r * stride, (size_t)shape.bytes);
 }
 
-static inline void emulated_store(const emulated_tile *tile, int rows, void *to, size_t stride) {
-    for (int r = 0; r < rows; r++) memcpy((char *)to + (size_t)r * stride, tile->row[r], EMULATED_BYTES);
+static inline void emulated_store(const emulated_tile *tile, emulated_shape shape, void *to, size_t stride) {
+    for (int r = 0; r < shape.rows; r++) memcpy((char *)to + (size_t)r * stride, tile->row[r], (size_t)shape.bytes);
 }
 
 /* One of the two bf16 numbers of a pair, the first in memory or the second. */
@@ -63,13 +72,14 @@ static inline void emulated_multiply_bf16(emulated_tile *c, int rows, const emul
         }
 }
 
-/* TDPBSUD, likewise: A's bytes are signed ones, B's unsigned. */
-static inline void emulated_multiply_bytes(emulated_tile *c, int rows, const emulated_tile *a, const emulated_tile *b) {
+/* TDPBSUD, likewise, of `bytes` bytes of a row of A: A's are signed, B's unsigned. */
+static inline void emulated_multiply_bytes(emulated_tile *c, int rows, int bytes, const emulated_tile *a,
+                                           const emulated_tile *b) {
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < EMULATED_BYTES / 4; n++) {
             uint32_t sum;
             memcpy(&sum, c->row[m] + 4 * n, sizeof sum);
-            for (int i = 0; i < EMULATED_BYTES; i++) sum += (uint32_t)((signed char)a->row[m][i] * b->row[i / 4][4 * n + i % 4]);
+            for (int i = 0; i < bytes; i++) sum += (uint32_t)((signed char)a->row[m][i] * b->row[i / 4][4 * n + i % 4]);
             memcpy(c->row[m] + 4 * n, &sum, sizeof sum);
         }
 }
