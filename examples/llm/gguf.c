@@ -113,6 +113,15 @@ double gguf_number(const gguf *g, const char *key, double otherwise) {
     return v->type == FLOAT32 ? (double)f32 : (double)bits;
 }
 
+float *gguf_floats(const gguf *g, const char *key, uint64_t *count) {
+    const gguf_value *v = find_value(g, key);
+    *count = v && v->type == FLOAT32 ? v->count : 0;
+    float *const numbers = present(calloc((size_t)*count + 1, sizeof *numbers));
+    for (uint64_t i = 0; i < *count; i++)
+        memcpy(&numbers[i], &(uint32_t){(uint32_t)load(v->at + i * sizeof(float), sizeof(float))}, sizeof(float));
+    return numbers;
+}
+
 gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count) {
     const gguf_value *v = find_value(g, key);
     *count = v && v->type == STRING ? v->count : 0;

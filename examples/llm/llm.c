@@ -124,7 +124,7 @@ static void encode(const char *text) {
     const gguf_text given = gguf_string(&file, "tokenizer.chat_template");
     char *const template = present(strndup(given.at, given.bytes)), *const turn = present(malloc(bytes));
     const bool known = start >= 0 && end >= 0 && strstr(template, opening), chat = known && !value[PLAIN];
-    tokens = present(calloc(bytes + 64, sizeof *tokens));
+    tokens = present(calloc(TOKENS_OF(bytes) + 64, sizeof *tokens));
     snprintf(turn, bytes, "%s%s", user, text);
     if (!known && !value[PLAIN])
         fputs("llm: no chat template that is known here, so the model gets the prompt as it is\n", stderr);

@@ -63,6 +63,9 @@ gguf_tensor *gguf_find(const gguf *g, const char *name);
 /* The number under a key, an integer of 0 or more or an f32; `otherwise` if there is none. */
 double gguf_number(const gguf *g, const char *key, double otherwise);
 
+/* The f32 under a key, perhaps none, in an array that is the caller's. */
+float *gguf_floats(const gguf *g, const char *key, uint64_t *count);
+
 /* The texts under a key, perhaps none, in an array that is the caller's. */
 gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count);
 
@@ -71,7 +74,8 @@ gguf_text gguf_string(const gguf *g, const char *key);
 
 bool gguf_is(gguf_text text, const char *other);
 
-/* ---- The byte-level byte pair encoding of GPT-2, with a file's vocabulary (Sennrich et al. 2016; Radford et al. 2019) -- */
+/* ---- Byte pair encoding with a file's vocabulary (Sennrich et al. 2016): GPT-2's of bytes (Radford et al. 2019), or
+ * SentencePiece's of characters (Kudo and Richardson 2018) -------------------------------------------------------------- */
 
 /* A list of texts, in which one is found by a hash. */
 typedef struct text_table {
@@ -81,16 +85,21 @@ typedef struct text_table {
 } text_table;
 
 typedef struct tokenizer {
-    int how;                   /* words are cut */
-    text_table pieces, merges; /* as in the file: letters for bytes; two pieces with a space between them */
-    char letters[256][3];      /* the character that stands for a byte, as UTF-8 */
-    int32_t begin, end[2];     /* tokens with which texts begin and end; -1: none */
+    int how;                               /* words are cut */
+    text_table pieces, merges;             /* as in the file: letters for bytes; two pieces with a space between them */
+    char letters[256][3];                  /* of bytes: the character that stands for a byte, as UTF-8 */
+    uint32_t *ranks;                       /* of characters: pieces are made in this order, the lowest first */
+    bool space_before, pieces_cross_words; /* of characters: a text gets a space before it; a piece goes on behind a word */
+    int32_t begin, end[2];                 /* tokens with which texts begin and end; -1: none */
 } tokenizer;
 
 void tokenizer_open(tokenizer *t, const gguf *file);
 
-/* Writes the tokens of a text, at most one for each byte, and returns how many. Marks such as <|im_end|> are text as any other.
- */
+/* The most tokens of a text of so many bytes: a space, of which there may be one more, is three bytes of its sign. */
+#define TOKENS_OF(bytes) (3 * (size_t)(bytes) + 3)
+
+/* Writes the tokens of a text and returns how many. Marks such as <|im_end|> are text as any other; bytes without a piece are
+ * lost. */
 int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens);
 
 /* The token of a piece; -1 if there is none. */

@@ -74,6 +74,7 @@ def text(s):
 
 
 def value(v):
+    if isinstance(v, list) and v and isinstance(v[0], float): return struct.pack(f"<IIQ{len(v)}f", ARRAY, F32, len(v), *v)
     if isinstance(v, bool): return struct.pack("<I?", BOOL, v)
     if isinstance(v, int): return struct.pack("<II", U32, v)
     if isinstance(v, float): return struct.pack("<If", F32, v)
@@ -423,6 +424,52 @@ def spelt(*pieces):
     return [PIECES.index("".join(LETTERS[b] for b in piece.encode())) for piece in pieces]
 
 
+SIGN = "\u2581"  # SentencePiece's, for a space
+
+
+def sentence_ids(pieces, scores, given):
+    """Tokens of a text after its space, by the definition: of all neighbours that make a piece, those with the highest score are
+    joined, the first of them, again and again. The letters of a piece are pieces."""
+    known = {}
+    for i, piece in enumerate(pieces): known.setdefault(piece, i)
+    parts = list((" " * bool(given) + given).replace(" ", SIGN))
+    while True:
+        pairs = [(-scores[known[a + b]], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if a + b in known]
+        if not pairs: break
+        i = min(pairs)[1]
+        parts[i:i + 2] = ["".join(parts[i:i + 2])]
+    return [t for part in parts for t in ([known[part]] if part in known else [known[f"<0x{b:02X}>"] for b in part.encode()])]
+
+
+def test_sentences(model, rng):
+    """SentencePiece's tokens, as Llama 2 and Mistral have them."""
+    bytes_ = [f"<0x{b:02X}>" for b in (10, *range(97, 123), *"\u5b57".encode())]
+    letters = sorted(set("abcdeghinort.") | {SIGN, "\u00e9", "\u6f22"})
+    joined = ["th", "in", "the", SIGN + "the", "er", "ing", "an", SIGN + "a", "and", SIGN + SIGN, SIGN * 4, "he", "re", "there", "ther"]
+    for what, more in ("", []), (", one of them across words", ["e" + SIGN + "t"]):
+        pieces = ["<unk>", "<s>", "</s>", *joined, *more, *letters, *bytes_]
+        pieces += ["x"] * (len(PIECES) - len(pieces))
+        scores = [rng.choice((-1.0, -2.5, -3.0, .5, 1.5)) for _ in pieces]
+        vocabulary = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": pieces, "tokenizer.ggml.scores": scores,
+                      "tokenizer.ggml.bos_token_id": 1}
+        Path("other.gguf").write_bytes(gguf({**model.metadata, **vocabulary}, model.tensors))
+        texts = ["", " ", "the thing and then", "  there  ", "the    end.\n", "caf\u00e9 \u6f22\u5b57", "zebra"]
+        texts += ["".join(rng.choice("  theringand\u00e9\u5b57") for _ in range(rng.randrange(60))) for _ in range(5 if SHORT else 40)]
+        wrong = [(t, got, want) for t in texts if (got := ids("other.gguf", t)) != (want := [1, *sentence_ids(pieces, scores, t)])]
+        ok(not wrong, f"{len(texts)} texts in pieces of characters{what}, bytes for others", wrong)
+        printed, n = answer("--logits", "logits", "--tokens", "30", "other.gguf", "there"), len(ids("other.gguf", "there"))
+        rows = floats("logits")
+        rows = [rows[i:i + len(PIECES)] for i in range((n - 1) * len(PIECES), len(rows), len(PIECES))][:30]
+        told = b"".join(bytes([int(piece[3:5], 16)]) if piece in bytes_ else piece.replace(SIGN, " ").encode()
+                        for row in rows if (piece := pieces[row.index(max(row))]) != "</s>")
+        ok(printed.rstrip(b"\n") == told.rstrip(b"\n"), f"{len(rows)} of them are printed as they are meant", (printed, told))
+        os.unlink("logits")
+    for key in "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_space_prefix": vocabulary[key] = False
+    Path("other.gguf").write_bytes(gguf({**model.metadata, **vocabulary}, model.tensors))
+    got = ids("other.gguf", "the")
+    ok(got == [pieces.index("the")], "without a token at the beginning, and without a space, where the file says so", got)
+
+
 def test_tokens():
     model, letters = make("llama, tied"), lambda s: spelt(*s)
     model.write("model.gguf")
@@ -442,6 +489,8 @@ def test_tokens():
         ok(got == want, f"{pre}: {len(want)} tokens for a word that is a piece, with what begins a text", got)
     make("llama, tied", **{"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.bos_token_id": 0}).write("other.gguf")
     ok(ids("other.gguf", "x") == [0, *letters("x")], "a token that begins a text, where the file asks for it")
+
+    test_sentences(make("llama, tied"), rng)
 
     template = {"tokenizer.chat_template": CHATML}
     make("llama, tied", **template).write("other.gguf")
@@ -535,7 +584,8 @@ def test_refusals():
                    ("rope.dimension_count", 3), ("attention.head_count", 5)):
         changed(f"{key} = {v}", "bad: ", **{"llama." + key: v})
     changed("heads of 2000 channels", "key_length", **{"llama.attention.key_length": 2000})
-    changed("a tokenizer of sentences", "'llama'", tokenizer__ggml__model="llama")
+    changed("a tokenizer of sentences without scores", "score", tokenizer__ggml__model="llama")
+    changed("a tokenizer of words", "'bert'", tokenizer__ggml__model="bert")
     changed("an unknown regular expression", "'tekken'", tokenizer__ggml__pre="tekken")
     changed("no regular expression", "''", tokenizer__ggml__pre=None)
     changed("more tokens than rows", "token_embd", tokenizer__ggml__tokens=[*PIECES, "x"])
@@ -573,6 +623,27 @@ def smollm2():
     return Path(os.environ.get("LLM_MODEL") or os.path.join(cache, "rapt-llm", "SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 
+def test_mistral():
+    """Mistral's vocabulary, in SentencePiece's file of protocol buffers: field 1 is a piece, of its text, its score and its kind."""
+    path = smollm2().with_name("tokenizer.model.v1")
+    if not path.is_file():
+        tap.skip("Mistral's vocabulary", f"{path} is not there; examples/llm/fetch --mistral-vocabulary brings it")
+        return
+    data, at, pieces, scores = path.read_bytes(), 0, [], []
+    while data[at:at + 1] == b"\n":  # of less than 128 bytes
+        piece, at = data[at + 2:at + 2 + data[at + 1]], at + 2 + data[at + 1]
+        pieces.append(piece[2:2 + piece[1]])
+        scores.append(struct.unpack_from("<f", piece, 3 + piece[1])[0])
+    head = {"general.architecture": "llama", "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": pieces,
+            "tokenizer.ggml.scores": scores, "tokenizer.ggml.bos_token_id": 1}
+    Path("head").write_bytes(gguf(head, {}))
+    reference = json.loads((HERE / "tokens.json").read_text())
+    wrong = [(case["text"], got, case["mistral"]) for case in reference["texts"] if (got := ids("head", case["text"])) != case["mistral"]]
+    ok(len(pieces) == 32000 and not wrong,
+       f"Mistral: {len(reference['texts'])} texts have the tokens that {reference['made with']} gives them", wrong)
+    os.unlink("head")
+
+
 def test_smollm2():
     model, reference = smollm2(), json.loads((HERE / "tokens.json").read_text())
     if not model.is_file():
@@ -604,7 +675,8 @@ def test_smollm2():
 def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for test in (test_logits, test_same_bits, test_guesses, test_saved, test_drawn, test_tokens, test_program, test_refusals, test_smollm2):
+        for test in (test_logits, test_same_bits, test_guesses, test_saved, test_drawn, test_tokens, test_program, test_refusals, test_mistral,
+                     test_smollm2):
             test()
         left = os.listdir(".")
         ok(not left, "no file is left", left)

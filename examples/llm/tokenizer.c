@@ -19,9 +19,14 @@
  *
  *     (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *
- * Llama 3 begins a text with a token of its own, and does not merge a word that is a piece from others. */
-enum { SMOLLM, LLAMA3, QWEN2, HOW };
-static const char *const names[HOW] = {"smollm", "llama-bpe", "qwen2"};
+ * Llama 3 begins a text with a token of its own, and does not merge a word that is a piece from others.
+ *
+ * Llama 2 and Mistral have SentencePiece's pieces of characters, with a sign for a space. A word ends before a space that follows
+ * something else, unless a piece has such a space within it: then the whole text is one word. */
+enum { SMOLLM, LLAMA3, QWEN2, BYTE_LEVEL, SENTENCES = BYTE_LEVEL };
+static const char *const names[BYTE_LEVEL] = {"smollm", "llama-bpe", "qwen2"};
+static const char space_sign[] = "\xe2\x96\x81"; /* U+2581 */
+enum { SIGN = sizeof space_sign - 1 };
 
 /* Kinds of characters, of which unicode.h has the first three; OTHER is any other, NOTHING the end of a text. */
 typedef enum kind { OTHER, LETTER = 'L', NUMBER = 'N', SPACE = 'S', NOTHING = 1 } kind;
@@ -57,7 +62,14 @@ static const uint8_t *skip(const uint8_t *at, const uint8_t *end, kind of, int m
 static bool is_break(uint8_t c) { return c == '\r' || c == '\n'; }
 
 /* The end of the word that begins at `at`. */
-static const uint8_t *word_end(int how, const uint8_t *at, const uint8_t *end) {
+static const uint8_t *word_end(const tokenizer *t, const uint8_t *at, const uint8_t *end) {
+    const int how = t->how;
+    if (how == SENTENCES) {
+        if (t->pieces_cross_words) return end;
+        while (at < end && *at == ' ') at++;
+        while (at < end && *at != ' ') at++;
+        return at;
+    }
     static const char *const contractions[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
     const bool newer = how != SMOLLM;
     for (int i = 0; i < COUNT(contractions); i++) {
@@ -108,7 +120,7 @@ static void fill(text_table *of, const gguf *file, const char *key) {
 
 int32_t tokenizer_find(const tokenizer *t, const char *piece) { return *find_slot(&t->pieces, piece, strlen(piece)); }
 
-/* The number of the merge of two pieces, and the piece that it makes; UINT32_MAX: there is none. */
+/* The rank of the merge of two pieces, and the piece that it makes; UINT32_MAX: there is none. */
 static uint32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int32_t *result) {
     const gguf_text a = t->pieces.texts[left], b = t->pieces.texts[right];
     char text[1024];
@@ -116,6 +128,7 @@ static uint32_t find_merge(const tokenizer *t, int32_t left, int32_t right, int3
     memcpy(text, a.at, a.bytes);
     memcpy(text + a.bytes, b.at, b.bytes);
     *result = *find_slot(&t->pieces, text, a.bytes + b.bytes);
+    if (t->how == SENTENCES) return *result < 0 ? UINT32_MAX : t->ranks[*result];
     text[a.bytes] = ' ';
     memcpy(text + a.bytes + 1, b.at, b.bytes);
     return *result < 0 ? UINT32_MAX : (uint32_t)*find_slot(&t->merges, text, a.bytes + 1 + b.bytes);
@@ -127,22 +140,48 @@ static int32_t token_of(const tokenizer *t, const gguf *file, const char *key) {
     return number >= 0 && number < t->pieces.count ? (int32_t)number : -1;
 }
 
+/* Reads the scores of pieces. The one with the highest score is merged first: the order of a float's bits is its own, but for the
+ * sign. */
+static void rank_pieces(tokenizer *t, const gguf *file) {
+    uint64_t count;
+    float *const scores = gguf_floats(file, "tokenizer.ggml.scores", &count);
+    if (count != (uint64_t)t->pieces.count) FAIL("%s: its vocabulary has no score for each piece", file->path);
+    t->ranks = present(calloc((size_t)count + 1, sizeof *t->ranks));
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &scores[i], sizeof bits);
+        t->ranks[i] = bits >> 31 ? bits : 0x7fffffff - bits;
+        const gguf_text piece = t->pieces.texts[i];
+        bool inside = false; /* behind something else than spaces */
+        for (size_t n = 0; n < piece.bytes; n++) {
+            const bool space = piece.bytes - n >= SIGN && !memcmp(piece.at + n, space_sign, SIGN);
+            if (space && inside) t->pieces_cross_words = true;
+            inside = !space;
+            if (space) n += SIGN - 1;
+        }
+    }
+    free(scores);
+}
+
 void tokenizer_open(tokenizer *t, const gguf *file) {
     const gguf_text kind_of = gguf_string(file, "tokenizer.ggml.model"), pre = gguf_string(file, "tokenizer.ggml.pre");
     *t = (tokenizer){0};
-    while (t->how < HOW && !gguf_is(pre, names[t->how])) t->how++;
-    if (t->how == HOW || !gguf_is(kind_of, "gpt2"))
-        FAIL("%s: its tokenizer is '%.*s' '%.*s'; gpt2 with smollm, llama-bpe or qwen2 is known", file->path, GGUF_SHOWN(kind_of),
-             GGUF_SHOWN(pre));
+    while (t->how < BYTE_LEVEL && !gguf_is(pre, names[t->how])) t->how++;
+    if (gguf_is(kind_of, "llama")) t->how = SENTENCES;
+    else if (t->how == BYTE_LEVEL || !gguf_is(kind_of, "gpt2"))
+        FAIL("%s: its tokenizer is '%.*s' '%.*s'; llama, and gpt2 with smollm, llama-bpe or qwen2 are known", file->path,
+             GGUF_SHOWN(kind_of), GGUF_SHOWN(pre));
     fill(&t->pieces, file, "tokenizer.ggml.tokens");
     fill(&t->merges, file, "tokenizer.ggml.merges");
     if (!t->pieces.count) FAIL("%s: its vocabulary is empty", file->path);
+    if (t->how == SENTENCES) rank_pieces(t, file);
+    t->space_before = t->how == SENTENCES && gguf_number(file, "tokenizer.ggml.add_space_prefix", 1) != 0;
     for (int b = 0, others = 256; b < 256; b++) { /* printable characters of Latin-1 are their own letters */
         const int c = (b > 32 && b < 127) || (b > 160 && b != 173) ? b : others++;
         t->letters[b][0] = (char)(c < 0x80 ? c : 0xc0 | c >> 6);
         t->letters[b][1] = (char)(c < 0x80 ? 0 : 0x80 | (c & 0x3f));
     }
-    const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how == LLAMA3) != 0;
+    const bool begins = gguf_number(file, "tokenizer.ggml.add_bos_token", t->how == LLAMA3 || t->how == SENTENCES) != 0;
     t->begin = begins ? token_of(t, file, "tokenizer.ggml.bos_token_id") : -1;
     t->end[0] = token_of(t, file, "tokenizer.ggml.eos_token_id");
     t->end[1] = token_of(t, file, "tokenizer.ggml.eot_token_id");
@@ -167,31 +206,79 @@ static int64_t merge_word(const tokenizer *t, int32_t *pieces, uint32_t *merges,
     }
 }
 
+/* Writes the pieces of the characters of a word, or for a character that is none those of its bytes, and returns how many. */
+static int64_t split_characters(const tokenizer *t, const uint8_t *at, const uint8_t *end, int32_t *pieces) {
+    int64_t n = 0;
+    for (const uint8_t *next; at < end; at = next) {
+        look(at, end, &next);
+        const bool space = *at == ' ';
+        const char *const text = space ? space_sign : (const char *)at;
+        const size_t bytes = space ? SIGN : (size_t)(next - at);
+        const int32_t whole = *find_slot(&t->pieces, text, bytes);
+        if (whole >= 0) pieces[n++] = whole;
+        for (size_t i = 0; i < bytes && whole < 0; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "<0x%02X>", (uint8_t)text[i]);
+            const int32_t byte = tokenizer_find(t, name);
+            if (byte >= 0) pieces[n++] = byte;
+        }
+    }
+    return n;
+}
+
+/* Writes the pieces of the bytes of a word, and returns how many. */
+static int64_t split_bytes(const tokenizer *t, const uint8_t *at, const uint8_t *end, int32_t *pieces) {
+    char *const spelt = present(malloc(2 * (size_t)(end - at) + 1)), *letter = spelt;
+    int64_t n = 0;
+    *spelt = 0;
+    for (; at < end; at++) {
+        const int32_t piece = tokenizer_find(t, t->letters[*at]);
+        if (piece >= 0) pieces[n++] = piece;
+        letter = stpcpy(letter, t->letters[*at]);
+    }
+    const int32_t whole = t->how == LLAMA3 ? tokenizer_find(t, spelt) : -1;
+    free(spelt);
+    if (whole >= 0) *pieces = whole;
+    return whole >= 0 ? 1 : n;
+}
+
 int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) {
     const size_t bytes = strlen(text);
     const uint8_t *at = (const uint8_t *)text, *const end = at + bytes;
-    uint32_t *const merges = present(calloc(bytes + 1, sizeof *merges));
-    char *const spelt = present(malloc(2 * bytes + 1));
+    uint32_t *const merges = present(calloc(TOKENS_OF(bytes), sizeof *merges));
     int64_t count = 0;
     while (at < end) {
-        const uint8_t *const next = word_end(t->how, at, end);
-        char *letter = spelt;
+        const uint8_t *const next = word_end(t, at, end);
         int64_t n = 0;
-        for (int32_t piece; at < next; at++) { /* a byte without a piece is lost */
-            if ((piece = tokenizer_find(t, t->letters[*at])) >= 0) tokens[count + n++] = piece;
-            letter = stpcpy(letter, t->letters[*at]);
-        }
-        const int32_t whole = t->how == LLAMA3 ? tokenizer_find(t, spelt) : -1;
-        if (whole >= 0) tokens[count] = whole, n = 1;
+        if (t->space_before && at == (const uint8_t *)text)
+            n = split_characters(t, (const uint8_t *)" ", (const uint8_t *)" " + 1, tokens);
+        n += (t->how == SENTENCES ? split_characters : split_bytes)(t, at, next, tokens + count + n);
         count += merge_word(t, tokens + count, merges, n);
+        at = next;
     }
     free(merges);
-    free(spelt);
     return count;
+}
+
+/* Prints a piece of characters, or a byte's. */
+static void print_characters(gguf_text piece, FILE *to) {
+    char name[8];
+    unsigned byte = 256;
+    if (piece.bytes == 6) memcpy(name, piece.at, 6), name[6] = 0, sscanf(name, "<0x%2X>", &byte);
+    if (byte < 256) putc((int)byte, to);
+    for (size_t i = 0; i < piece.bytes && byte == 256; i++) {
+        const bool space = piece.bytes - i >= SIGN && !memcmp(piece.at + i, space_sign, SIGN);
+        putc(space ? ' ' : piece.at[i], to);
+        if (space) i += SIGN - 1;
+    }
 }
 
 void tokenizer_print(const tokenizer *t, int32_t token, FILE *to) {
     const gguf_text piece = token < t->pieces.count ? t->pieces.texts[token] : (gguf_text){"", 0};
+    if (t->how == SENTENCES) {
+        print_characters(piece, to);
+        return;
+    }
     for (size_t i = 0, n; i < piece.bytes; i += n) {
         int byte = -1; /* that a letter stands for; else it is printed as it is: of a mark, or of what a user added */
         do n = ++byte < 256 ? strlen(t->letters[byte]) : 1;
