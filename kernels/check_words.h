@@ -147,6 +147,14 @@ _Static_assert(RAPT_VALUES_DEPTH >= 1 && RAPT_VALUES_DEPTH <= RAPT_BLOCK, "rows 
 #endif
 _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 == 0), "squares are of 4 x 4 lanes");
 
+/* RAPT_LINEAR_PREFETCH: 1 if, in exact arithmetic, later rows of K and V that lie one after the other are prefetched in this
+ * order; 0 if in the order in which their channels are read, like rows that lie apart. Measured with D1 to D7
+ * (docs/experiments/decode.md): avx2 gains on Zen 3; avx512 on Zen 4 lost 1 to 5 % in an early version. */
+#ifndef RAPT_LINEAR_PREFETCH
+#define RAPT_LINEAR_PREFETCH 0
+#endif
+_Static_assert(RAPT_LINEAR_PREFETCH == 0 || RAPT_LINEAR_PREFETCH == 1, "no or yes");
+
 /* RAPT_CONVERTED_ROWS: for up to this many rows of Q, cache types are converted on the way into registers; for more rows they are
  * first converted to a copy. 0: always a copy. */
 #ifndef RAPT_CONVERTED_ROWS

@@ -39,11 +39,18 @@ typedef struct operands {
     /* Of stream_product: B anywhere in memory. */
     const char *const *rows; /* row k of B begins `offset` bytes after rows[k] */
     size_t offset;
-    size_t back; /* the last load of each row begins so many bytes earlier, to end with the row */
-    int ahead;   /* while row k is multiplied, row k + ahead is prefetched */
+    size_t back;        /* the last load of each row begins so many bytes earlier, to end with the row */
+    int ahead;          /* while row k is multiplied, row k + ahead is prefetched */
+    const char *linear; /* null, or the first row that is prefetched, if they are in the order in which they lie */
 
     prefetch_queue *queue; /* of tile_product, which prefetches from it; not null */
 } operands;
+
+/* Skips so many bytes of each row of B in a stream. */
+static RAPT_INLINE void skip_of_rows(operands *o, size_t bytes) {
+    o->offset += bytes;
+    if (RAPT_LINEAR_PREFETCH && o->linear) o->linear += (size_t)o->depth * bytes;
+}
 
 /* Prefetches the next `lines` cache lines of the queue, or as many as are left. */
 static RAPT_INLINE void prefetch_from_queue(prefetch_queue *queue) {
@@ -132,7 +139,8 @@ static RAPT_INLINE vf add_product(const b_format format, vf a, vf b, vf acc) {
     return v_fma(a, b, acc);
 }
 
-/* Adds term k, each element of A broadcast. If B is a stream, prefetches the row of B that is needed `ahead` terms later. */
+/* Adds term k, each element of A broadcast. If B is a stream, prefetches the row of B that is needed `ahead` terms later, or of
+ * the rows that lie one after the other as much as it reads. */
 static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, const int nr, const operands *o, int k, vf *acc) {
     const bool stream = format.stream;
     vf b[8];
@@ -141,10 +149,13 @@ static RAPT_INLINE void add_broadcast_term(const b_format format, const int nv, 
         vf a = stream ? v_broadcast(o->a + r * o->rs + k * o->ks) : v_staged(o->a + r * o->rs + k * o->ks);
         UNROLLED(v, nv) acc[r * nv + v] = add_product(format, a, b[v], acc[r * nv + v]);
     }
-    if (stream)
+    if (stream) {
+        const bool linear = RAPT_LINEAR_PREFETCH && o->linear;
+        const char *const later = linear ? o->linear : o->rows[k + o->ahead];
+        const size_t at = linear ? (size_t)(k * nv) * format.vector : o->offset;
         UNROLLED(v, nv)
-            if (v == 0 || v * format.vector / 64 > (v - 1) * format.vector / 64)
-                prefetch(o->rows[k + o->ahead], o->offset + v * format.vector);
+            if (v == 0 || v * format.vector / 64 > (v - 1) * format.vector / 64) prefetch(later, at + v * format.vector);
+    }
 }
 
 /* Writes the accumulators of a register tile to C; first adds them to the sums at sums_offset, if there are any. */
@@ -264,7 +275,7 @@ static inline int panel_vectors(int vectors, int widest, int deinterleaved) {
             else panel_1_##suffix(o, rows);                                                                                      \
             vectors -= nv;                                                                                                       \
             o.c += nv * sizeof(vf);                                                                                              \
-            o.offset += (size_t)(nv * RAPT_VL / (group)) * (bytes);                                                              \
+            skip_of_rows(&o, (size_t)(nv * RAPT_VL / (group)) * (bytes));                                                        \
         }                                                                                                                        \
     }
 

@@ -11,27 +11,28 @@
 
 /* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. clang cannot keep tiles of 3 x 4 in
  * registers. */
-#define RAPT_VL             8
-#define RAPT_TILE_VECTORS   2
-#define RAPT_PANEL          4
-#define RAPT_ROWS_1         8
-#define RAPT_ROWS_2         6
-#define RAPT_ROWS_3         4
-#define RAPT_ROWS_4         2
-#define RAPT_ROWS_8         1
-#define RAPT_KEY_CHAINS     4
-#define RAPT_KEYS_AHEAD     32
-#define RAPT_VALUES_AHEAD   32
-#define RAPT_VALUES_DEPTH   16
-#define RAPT_SQUARE_ROWS    1
-#define RAPT_FEW_ROWS       8
-#define RAPT_FEW_TOKENS     8
-#define RAPT_LINEAR_TOKENS  4
-#define RAPT_LINEAR_SUMS    4
-#define RAPT_WEIGHTS_L2     3
-#define RAPT_CONVERTED_ROWS 4
-#define RAPT_NATIVE_F16     1
-#define RAPT_BYTE_TABLES    1
+#define RAPT_VL              8
+#define RAPT_TILE_VECTORS    2
+#define RAPT_PANEL           4
+#define RAPT_ROWS_1          8
+#define RAPT_ROWS_2          6
+#define RAPT_ROWS_3          4
+#define RAPT_ROWS_4          2
+#define RAPT_ROWS_8          1
+#define RAPT_KEY_CHAINS      4
+#define RAPT_KEYS_AHEAD      32
+#define RAPT_VALUES_AHEAD    32
+#define RAPT_LINEAR_PREFETCH 1
+#define RAPT_VALUES_DEPTH    16
+#define RAPT_SQUARE_ROWS     1
+#define RAPT_FEW_ROWS        8
+#define RAPT_FEW_TOKENS      8
+#define RAPT_LINEAR_TOKENS   4
+#define RAPT_LINEAR_SUMS     4
+#define RAPT_WEIGHTS_L2      3
+#define RAPT_CONVERTED_ROWS  4
+#define RAPT_NATIVE_F16      1
+#define RAPT_BYTE_TABLES     1
 
 typedef __m256 vf, vm;
 typedef int32_t vi __attribute__((vector_size(32))); /* not __m256i, since gcc 12 copies accumulators that change their type */
