@@ -107,8 +107,8 @@ static size_t lay_out_rows(const rapt_problem *p, float *memory, row_scratch *sc
     return used;
 }
 
-/* True if n rows of so many bytes are to be prefetched in the order in which they lie: one after the other, as their last one
- * tells. */
+/* True if the kernel prefetches n rows of so many bytes in the order in which they lie, and they do lie one after the other, to
+ * judge by the first and the last. */
 static RAPT_INLINE bool are_adjacent(const char *const *rows, int n, size_t bytes) {
     return RAPT_LINEAR_PREFETCH && (uintptr_t)rows[n - 1] - (uintptr_t)rows[0] == (size_t)(n - 1) * bytes;
 }
