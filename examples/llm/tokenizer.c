@@ -262,11 +262,13 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) 
 
 /* Prints a piece of characters, or a byte's. */
 static void print_characters(gguf_text piece, FILE *to) {
-    char name[8];
-    unsigned byte = 256;
-    if (piece.bytes == 6) memcpy(name, piece.at, 6), name[6] = 0, sscanf(name, "<0x%2X>", &byte);
-    if (byte < 256) putc((int)byte, to);
-    for (size_t i = 0; i < piece.bytes && byte == 256; i++) {
+    char digits[3] = {0};
+    if (piece.bytes == 6 && !memcmp(piece.at, "<0x", 3) && piece.at[5] == '>') {
+        memcpy(digits, piece.at + 3, 2);
+        putc((int)strtoul(digits, NULL, 16), to);
+        return;
+    }
+    for (size_t i = 0; i < piece.bytes; i++) {
         const bool space = piece.bytes - i >= SIGN && !memcmp(piece.at + i, space_sign, SIGN);
         putc(space ? ' ' : piece.at[i], to);
         if (space) i += SIGN - 1;

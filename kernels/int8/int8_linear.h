@@ -29,10 +29,10 @@ enum {
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
-    MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > INTEGER_TOKENS ? RAPT_MATRIX_TOKENS : INTEGER_TOKENS,
-    INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
-    INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
-    NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
+    MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > 6 ? RAPT_MATRIX_TOKENS : 6, /* of any tile that is compiled */
+    INTEGER_PASS_BYTES = 1 << 20,                                       /* of the tokens that are quantised at a time */
+    INTEGER_AHEAD = 8192,                                               /* prefetch distance of packed weights, in bytes */
+    NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0,                            /* integer_format.narrow of weights of 4 bits, and of 6 */
     NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
     /* Bits of a staged weight of 4 bits, of one of 6, and of one of 8. With one lane, weights take those of an element: gcc
      * vectorises the loops, and products of 16 bits twice as fast as those of masked dwords. */

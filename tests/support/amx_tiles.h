@@ -27,14 +27,15 @@ static inline bool emulated_configuration(const void *from, emulated_shape shape
     unsigned char bytes[64];
     memcpy(bytes, from, sizeof bytes);
     bool right = bytes[0] == 1;
-    for (int i = 1; i < 64; i++) {
-        const bool is_bytes = i >= 16 && i < 32 && i % 2 == 0, is_rows = i >= 48 && i < 56;
-        if (is_rows) shapes[i - 48].rows = bytes[i], right = right && bytes[i] >= 1 && bytes[i] <= EMULATED_ROWS;
-        else if (is_bytes) {
-            shapes[(i - 16) / 2].bytes = bytes[i];
-            right = right && bytes[i] >= 4 && bytes[i] <= EMULATED_BYTES && bytes[i] % 4 == 0;
-        } else right = right && bytes[i] == 0;
+    bytes[0] = 0;
+    for (int i = 0; i < 8; i++) {
+        unsigned char *const row_bytes = &bytes[16 + 2 * i], *const rows = &bytes[48 + i];
+        shapes[i] = (emulated_shape){*rows, *row_bytes};
+        right = right && *rows >= 1 && *rows <= EMULATED_ROWS && *row_bytes >= 4 && *row_bytes <= EMULATED_BYTES &&
+                *row_bytes % 4 == 0;
+        *rows = *row_bytes = 0;
     }
+    for (int i = 0; i < 64; i++) right = right && bytes[i] == 0; /* the others */
     return right;
 }
 
