@@ -23,16 +23,17 @@ enum {
     INTEGER_SIXTEENS = RAPT_VL == 16 ? 2 : 1, /* sixteens of a register tile, for which a token is broadcast once */
     TILE_OUTPUTS = INTEGER_SIXTEENS * RAPT_PARTIAL_SUMS,
     TILE_SUMS = INTEGER_SIXTEENS * SUM_VECTORS, /* vectors of a token's sums */
+    MOST_INTEGER_TOKENS = 6,                    /* INTEGER_TOKENS of any kernel */
     /* The most tokens of a register tile: sums of integers, those of blocks so far, weights and a token fit into 32 registers of
      * 16 lanes; with 16 registers the sums of blocks stay in the L1 cache. */
-    INTEGER_TOKENS = RAPT_VL == 16  ? 6
+    INTEGER_TOKENS = RAPT_VL == 16  ? MOST_INTEGER_TOKENS
                      : RAPT_VL == 8 ? 4
                      : RAPT_VL == 4 ? 2
                                     : 1,
-    MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > 6 ? RAPT_MATRIX_TOKENS : 6, /* of any tile that is compiled */
-    INTEGER_PASS_BYTES = 1 << 20,                                       /* of the tokens that are quantised at a time */
-    INTEGER_AHEAD = 8192,                                               /* prefetch distance of packed weights, in bytes */
-    NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0,                            /* integer_format.narrow of weights of 4 bits, and of 6 */
+    MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > MOST_INTEGER_TOKENS ? RAPT_MATRIX_TOKENS : MOST_INTEGER_TOKENS,
+    INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
+    INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
+    NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
     NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
     /* Bits of a staged weight of 4 bits, of one of 6, and of one of 8. With one lane, weights take those of an element: gcc
      * vectorises the loops, and products of 16 bits twice as fast as those of masked dwords. */
@@ -162,8 +163,8 @@ static inline size_t subs_of(const integer_format f, const integer_tokens *token
     return tokens->blocks * (size_t)(f.block / f.sub);
 }
 
-/* Returns the lanes of a token, and for a matrix unit a cache line more, so that the tokens of a tile do not compete for the same
- * cache sets. */
+/* Returns the lanes of a token, and for a matrix unit a cache line more, so that the tokens of a tile, whose rows are often a
+ * power of two, do not compete for the same cache sets (not measured). */
 static inline size_t lanes_of(const integer_format f, const integer_tokens *tokens) {
     return tokens->blocks * (size_t)(f.block / LINEAR_DOT) + (RAPT_MATRIX_TOKENS ? 64 / sizeof(float) : 0);
 }

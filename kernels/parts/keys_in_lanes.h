@@ -240,7 +240,7 @@ static RAPT_INLINE void score_tile_with(const key_format k, const int ng, const 
 static RAPT_INLINE void score_tile(const key_format k, const int ng, const int nr, const char *const *keys, size_t offset,
                                    int channels, const float *q, size_t ldq, float *s) {
     const char *const *const later = keys + RAPT_KEYS_AHEAD;
-    const bool gains = of_elements(k.type) && (nr == 1 || k.type != RAPT_BF16); /* bf16 loses up to a fifth with 4 rows */
+    const bool gains = of_elements(k.type) && (nr == 1 || k.type != RAPT_BF16); /* else bf16 loses, docs/experiments/decode.md */
     if (gains && are_adjacent(later, ng * RAPT_VL, (size_t)(channels * k.bytes)))
         score_tile_with(k, ng, nr, keys, offset, later[0] + offset, channels, q, ldq, s);
     else score_tile_with(k, ng, nr, keys, offset, NULL, channels, q, ldq, s);
