@@ -292,7 +292,8 @@ enum { KEY_ADDRESSES = RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD }; /* of a block, and t
 static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const char *const *keys, size_t offset, int n,
                                           size_t bytes, size_t step_size) {
     for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = steps + (size_t)rapt_min(i, n - 1) * step_size;
-    /* A row is followed by zeros, which the next one overwrites. */
+    /* Zeros lie before the first row, and after each row, where the next one overwrites them. */
+    v_store(steps, v_set1(0.0f));
     for (int i = 0; i < n; i++) v_store(steps + (size_t)(i + 1) * step_size - bytes, v_load_part(keys[i] + offset, bytes));
 }
 

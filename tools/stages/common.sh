@@ -37,6 +37,7 @@ tap() {
     time "$@" >"$logs/$stage.tap" || code=$?
     cat "$logs/$stage.tap"
     sums=$(tools/tally "$code" "$logs/$stage.tap") || sums="0 1 0"
+    if ((code)) && ! grep -q '^not ok' "$logs/$stage.tap"; then echo "not ok - ended with status $code: $*"; fi
     count "$sums"
     return "$code"
 }
