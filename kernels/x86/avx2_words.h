@@ -26,7 +26,7 @@
 #define RAPT_VALUES_DEPTH    16
 #define RAPT_SQUARE_ROWS     1
 #define RAPT_FEW_ROWS        8
-#define RAPT_FEW_TOKENS      8
+#define RAPT_FEW_TOKENS      10
 #define RAPT_LINEAR_TOKENS   4
 #define RAPT_LINEAR_SUMS     4
 #define RAPT_WEIGHTS_L2      3
