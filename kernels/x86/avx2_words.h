@@ -9,8 +9,8 @@
 #define RAPT_KERNEL_FUSED true
 #define RAPT_NEEDS_AVX2   (RAPT_CPU_AVX | RAPT_CPU_AVX2 | RAPT_CPU_FMA | RAPT_CPU_F16C)
 
-/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md. clang cannot keep tiles of 3 x 4 in
- * registers. */
+/* Measured on an AMD EPYC (Zen 4) with gcc 12 and clang 19, see docs/performance.md; RAPT_LINEAR_PREFETCH and RAPT_FEW_TOKENS on
+ * Zen 3, see decode.md and linear.md of docs/experiments. clang cannot keep tiles of 3 x 4 in registers. */
 #define RAPT_VL              8
 #define RAPT_TILE_VECTORS    2
 #define RAPT_PANEL           4
