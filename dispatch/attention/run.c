@@ -460,6 +460,7 @@ static void attend_for_scores(const rapt_attention *c, const rapt_task *task) {
         t.prefix = 0;
     }
     problem.d_v = (int32_t)rapt_group_of(problem.v.type); /* the fewest that a row of V can have: its results are discarded */
+    problem.v_row = (size_t)rapt_row_bytes(problem.v.type, problem.d_v);
     t.problem = &problem;
     t.v_in_k = -1;
     t.scores = row;

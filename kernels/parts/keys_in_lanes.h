@@ -22,6 +22,9 @@ enum { ROW_ALPHAS = (CHUNK_BLOCKS + RAPT_VL - 1) / RAPT_VL * RAPT_VL };
 /* Rows of K or V whose addresses are found for a chunk: its own, and as many after them as may be prefetched. */
 enum { CHUNK_ROWS = RAPT_CHUNK + (RAPT_BYTE_KEYS_AHEAD > RAPT_BLOCK ? RAPT_BYTE_KEYS_AHEAD : RAPT_BLOCK) };
 
+/* Channels of a step of the narrowest elements (step_bytes). */
+enum { MOST_STEP_CHANNELS = 4 * RAPT_VL };
+
 /* The state of one row. */
 typedef struct row_state {
     float m, l;
@@ -55,9 +58,12 @@ typedef struct row_scratch {
 } row_scratch;
 
 /* Returns the distance from one row of row_scratch.q to the next, in floats: d_k, rounded up to whole cache lines, or in bf16
- * arithmetic to whole steps. In integer arithmetic a row ends with its scale, or what else quantise_query writes. */
+ * arithmetic to whole steps. Behind a row's channels is what score_keys_SUFFIX may read there, and in integer arithmetic the
+ * row's scale, or what else quantise_query writes. */
 static inline size_t row_floats(const rapt_problem *p) {
-    return BF16 ? whole_steps(p->d_k) : padded((size_t)p->d_k + (!INTEGER ? 0 : RAPT_FEW_DOTS ? RAPT_VL : 1));
+    if (BF16) return whole_steps(p->d_k);
+    if (INTEGER) return padded((size_t)p->d_k + (RAPT_FEW_DOTS ? RAPT_VL : MOST_STEP_CHANNELS + 1));
+    return padded((size_t)rapt_max(p->d_k, MOST_STEP_CHANNELS));
 }
 
 /* Returns the size of a row_state.o in floats: d_v, rounded up likewise. */
@@ -126,7 +132,7 @@ typedef struct key_format {
     float *columns;             /* scratch for what stage_rest writes, STEP_COLUMNS floats for each vector of keys of a tile */
 } key_format;
 
-enum { MOST_KEY_VECTORS = 2 * RAPT_PARTIAL_SUMS / RAPT_VL, STEP_COLUMNS = 4 * RAPT_VL * RAPT_VL };
+enum { MOST_KEY_VECTORS = 2 * RAPT_PARTIAL_SUMS / RAPT_VL, STEP_COLUMNS = MOST_STEP_CHANNELS * RAPT_VL };
 
 /* Returns the channels of a step. */
 static RAPT_INLINE int step_channels(const key_format k) { return step_bytes(k.type, k.group, k.bytes) / k.bytes * k.group; }
@@ -287,18 +293,20 @@ RAPT_DIRECT_TYPES(RAPT_TYPE)
 
 enum { KEY_ADDRESSES = RAPT_BLOCK + RAPT_BYTE_KEYS_AHEAD }; /* of a block, and those that are prefetched */
 
-/* Copies n rows of K that have less than a step of step_size bytes to the ends of steps. Sets to[KEY_ADDRESSES] to the addresses
- * of the steps; those that are prefetched are the last one. */
-static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const char *const *keys, size_t offset, int n,
-                                          size_t bytes, size_t step_size) {
-    for (int i = 0; i < KEY_ADDRESSES; i++) to[i] = steps + (size_t)rapt_min(i, n - 1) * step_size;
-    /* Zeros lie before the first row, and after each row, where the next one overwrites them. */
-    v_store(steps, v_set1(0.0f));
-    for (int i = 0; i < n; i++) v_store(steps + (size_t)(i + 1) * step_size - bytes, v_load_part(keys[i] + offset, bytes));
+/* Copies n rows of `bytes` bytes, less than the `step` of a load, so that zeros follow each. Sets the `count` addresses `to` to
+ * those of the copies, which the last one ends. */
+static RAPT_NOINLINE void copy_short_rows(const char **to, int count, char *copies, const char *const *rows, size_t offset, int n,
+                                          size_t bytes, size_t step) {
+    for (int i = 0; i < n; i++, copies += step) {
+        v_store(copies, v_load_part(rows[i] + offset, bytes));
+        to[i] = copies;
+    }
+    for (int i = n; i < count; i++) to[i] = copies - step;
 }
 
 /* Defines score_keys_f32, score_keys_q4_0 and so on, which compute the scores of n keys, a multiple of RAPT_PARTIAL_SUMS, for any
- * number of rows. */
+ * number of rows. Keys that have less than a step are copied, and zeros behind them, which are multiplied, too: q has -0 behind
+ * its channels, up to a step, since a product of -0 changes no sum; or, if all sums are integers, finite numbers. */
 #define RAPT_TYPE(name, suffix, group, bytes)                                                                                    \
     static RAPT_NOINLINE void score_keys_##suffix(int rows, const char *const *keys, size_t offset, int n, int channels,         \
                                                   const float *q, size_t ldq, float *s) {                                        \
@@ -306,10 +314,10 @@ static RAPT_NOINLINE void copy_short_rows(const char **to, char *steps, const ch
         const key_format k = {name, group, bytes, stage_rest_##suffix, read_##suffix, v_column_##suffix, columns};               \
         const int step_size = step_bytes(name, group, bytes), row_size = channels * (bytes);                                     \
         const char *copies[KEY_ADDRESSES];                                                                                       \
-        char steps[(RAPT_BLOCK + 1) * sizeof(vf)];                                                                               \
+        _Alignas(sizeof(vf)) char steps[RAPT_BLOCK * sizeof(vf)];                                                                \
         if (group == 1 && row_size < step_size) {                                                                                \
-            copy_short_rows(copies, steps, keys, offset, n, (size_t)row_size, (size_t)step_size);                                \
-            keys = copies, offset = (size_t)(step_size - row_size);                                                              \
+            copy_short_rows(copies, KEY_ADDRESSES, steps, keys, offset, n, (size_t)row_size, (size_t)step_size);                 \
+            keys = copies, offset = 0, channels = step_size / (bytes);                                                           \
         }                                                                                                                        \
         for (; RAPT_KEY_CHAINS >= 8 && of_elements(name) && rows >= 8; rows -= 8, q += 8 * ldq, s += 8 * RAPT_CHUNK)             \
             score_keys_as(k, 8, keys, offset, n, channels, q, ldq, s);                                                           \
@@ -388,7 +396,7 @@ static void find_chunk_rows(const rapt_task *t, const char *tensor, const rapt_l
 static void score_copied_rows(const rapt_task *t, const row_scratch *s, int rows, const char *const *keys, size_t offset, int n,
                               const float *q, float *scores) {
     const rapt_problem *p = t->problem;
-    size_t dk = padded((size_t)p->d_k);
+    size_t dk = row_floats(p);
     const char *from[RAPT_BLOCK], *copies[RAPT_BLOCK + RAPT_KEYS_FURTHER_AHEAD];
     for (int i = 0; i < RAPT_BLOCK; i++) from[i] = keys[rapt_min(i, n - 1)] + offset;
     stage_rows(p->k.type, s->keys, dk, from, n, 0, p->d_k);
@@ -538,20 +546,39 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
 
 /* Returns how many vectors the last load of a row of V fills, where V is multiplied where it lies. That load ends with the last
  * channel, so it may have channels of the load before it. Until move_last_channels moves them, the last vectors of O have the
- * channels of that load. 0 if a row has less than a vector. */
+ * channels of that load. */
 static inline int last_value_vectors(const rapt_problem *p) {
     const int together = deinterleaved_vectors(p->v.type);
-    return value_vectors(p) % together == 0 && p->d_v >= together * RAPT_VL ? together : p->d_v >= RAPT_VL;
+    return value_vectors(p) % together == 0 ? together : 1;
+}
+
+/* Returns the bytes of n channels of V, of a type without groups. */
+static inline size_t value_bytes(const rapt_problem *p, int n) { return (size_t)n * (p->v_row / (size_t)p->d_v); }
+
+/* Adds P V for n rows from a copy of the values: as f32 if the type needs one, else with zeros behind rows that are shorter than
+ * a load, of `load` channels. */
+static RAPT_NOINLINE void add_copied_values(const rapt_problem *p, const row_scratch *s, operands o, int n, int load) {
+    const char *copies[RAPT_BLOCK] = {NULL}, *values[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
+    const int vectors = value_vectors(p);
+    const bool as_f32 = needs_copy(p->v.type, n);
+    for (int i = 0; i < o.depth && as_f32; i++) {
+        values[i] = o.rows[i] + o.offset;
+        copies[i] = (const char *)(s->values + i * vectors * RAPT_VL);
+    }
+    if (as_f32) stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values, o.depth, 0, p->d_v);
+    else copy_short_rows(copies, o.depth, (char *)s->values, o.rows, o.offset, o.depth, p->v_row, value_bytes(p, load));
+    o.rows = copies;
+    o.offset = 0;
+    stream_product(as_f32 ? RAPT_F32 : p->v.type, o, n, vectors);
 }
 
 /* Adds P V of one head for values [from, to) of the block. rows: the n rows of the head. value_rows: the addresses of the chunk's
- * values. V is multiplied where it lies; but types that need a copy, and rows of less than a vector, are first converted to f32
- * in s->values. */
+ * values. V is multiplied where it lies, if its rows fill a load and its type needs no copy. */
 static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, query_row *rows, int n,
                        const char *const *value_rows, const block *b, int from, int to) {
     const rapt_problem *p = t->problem;
-    size_t dv = padded((size_t)p->d_v);
-    const int vectors = value_vectors(p), last = RAPT_VL * last_value_vectors(p);
+    const size_t dv = padded((size_t)p->d_v);
+    const int vectors = value_vectors(p), load = last_value_vectors(p) * RAPT_VL; /* channels of the last load */
     operands o = {.c = (char *)rows[0].chunk_state.o,
                   .ldc = dv * 2 * sizeof(float),
                   .a = (const char *)(s->s + (size_t)(kv_head * n) * RAPT_CHUNK + b->number % RAPT_CHUNK + from),
@@ -560,16 +587,8 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
                   .depth = to - from,
                   .rows = value_rows + b->number % RAPT_CHUNK + from,
                   .offset = (size_t)kv_head * (size_t)p->v.head_stride};
-    if (needs_copy(p->v.type, n) || last == 0) {
-        const char *values[RAPT_BLOCK] = {NULL}, *copies[RAPT_BLOCK] = {NULL}; /* gcc 12 warns otherwise */
-        for (int i = 0; i < o.depth; i++) {
-            values[i] = o.rows[i] + o.offset;
-            copies[i] = (const char *)(s->values + i * vectors * RAPT_VL);
-        }
-        stage_rows(p->v.type, s->values, (size_t)vectors * RAPT_VL, values, o.depth, 0, p->d_v);
-        o.rows = copies;
-        o.offset = 0;
-        stream_product(RAPT_F32, o, n, vectors);
+    if (needs_copy(p->v.type, n) || p->d_v < load) {
+        add_copied_values(p, s, o, n, load);
         return;
     }
     /* A single stream of whole rows is left to the hardware prefetcher. */
@@ -577,16 +596,7 @@ static void add_values(const rapt_task *t, const row_scratch *s, int kv_head, qu
     if (!alone) o.ahead = values_ahead(p);
     if (!alone && of_elements(p->v.type) && are_adjacent(o.rows + o.ahead, o.depth, p->v_row))
         o.linear = o.rows[o.ahead] + o.offset;
-    if (p->d_v % last) o.back = (size_t)(last - p->d_v % last) * (p->v_row / (size_t)p->d_v);
-    if (last == RAPT_VL && vectors > 1 && vectors == deinterleaved_vectors(p->v.type)) { /* else one load would fill them all */
-        operands first = o;
-        first.back = 0;
-        stream_product(p->v.type, first, n, vectors - 1);
-        o.c += (size_t)(vectors - 1) * sizeof(vf);
-        skip_of_rows(&o, (size_t)(vectors - 1) * RAPT_VL * (p->v_row / (size_t)p->d_v));
-        stream_product(p->v.type, o, n, 1);
-        return;
-    }
+    if (p->d_v % load) o.back = value_bytes(p, load - p->d_v % load);
     stream_product(p->v.type, o, n, vectors);
 }
 
@@ -774,9 +784,8 @@ static void add_chunk_values(const rapt_task *t, const row_scratch *s, query_row
                 add_values(t, s, h, rows + h * n, n, value_rows, b, from, rapt_min(from + depth, b->end));
     }
     for (int r = 0; r < all_rows && !needs_copy(p->v.type, n); r++) {
-        if (p->d_v >= deinterleaved * RAPT_VL)
-            interleave_channels(rows[r].chunk_state.o, deinterleaved, value_vectors(p) * RAPT_VL);
-        if (last) move_last_channels(rows[r].chunk_state.o, p->d_v, last * RAPT_VL);
+        interleave_channels(rows[r].chunk_state.o, deinterleaved, value_vectors(p) * RAPT_VL);
+        if (p->d_v > last * RAPT_VL) move_last_channels(rows[r].chunk_state.o, p->d_v, last * RAPT_VL);
     }
 }
 
@@ -907,6 +916,8 @@ static RAPT_NOINLINE void attend_keys_in_lanes(const rapt_task *t) {
         load_channel_scales(scales, t->k_scales + r / n * p->k_scales.head_stride, &p->k_scales, p->d_k);
         for (int c = 0; c < p->d_k; c += RAPT_VL) v_store(q + c, v_mul(v_load(q + c), v_load(scales + c)));
     }
+    for (int r = 0; r < all_rows && !BF16; r++)
+        for (size_t c = (size_t)p->d_k; c < dk; c++) s.q[(size_t)r * dk + c] = -0.0f;
     if (BF16) pack_bf16_rows(p, &s, t->kv_heads, n);
 #if RAPT_FEW_DOTS
     for (int r = 0; r < all_rows && INTEGER; r++) quantise_query(s.q + (size_t)r * dk, p->d_k, integer_groups(p->k.type, p->d_k));
