@@ -236,9 +236,11 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
         } else
             UNROLLED(v, SUM_VECTORS) {
                 UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
-                if (nt > 1) __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token */
+                if (nt > 1)
+                    __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token, and tokens for each row */
                 UNROLLED(j, nt) {
                     const vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
+                    if (nt > 1 && nr > 1) __asm__ volatile("" ::: "memory");
                     UNROLLED(r, nr) acc[(r * nt + j) * SUM_VECTORS + v] = v_fma(w[r], token, acc[(r * nt + j) * SUM_VECTORS + v]);
                 }
             }
@@ -270,62 +272,72 @@ static inline int power_below(int n, int most) {
 /* Returns the rows of weights of a register tile with nt tokens. */
 static inline int linear_rows_of(int nt) { return rapt_min(RAPT_LINEAR_SUMS / nt, MOST_LINEAR_ROWS); }
 
+/* The most tokens of a register tile: of weights of a byte and more, whose conversion costs less than what rows of weights gain
+ * that share the loads of a token, 4 (measured on an AMD EPYC, Zen 4, see docs/experiments/linear.md). */
+enum { WIDE_LINEAR_TOKENS = RAPT_LINEAR_TOKENS < 4 ? RAPT_LINEAR_TOKENS : 4 };
+
+/* The rows of weights of which each tile of tokens takes a part before the next tile, so that its tokens stay in the L1 cache.
+ * Where a register tile has 2 sums, several lose up to 16 % of long rows (sse41, measured likewise). */
+enum { TURN_ROWS = RAPT_LINEAR_SUMS < 4 ? 1 : MOST_LINEAR_ROWS };
+
 /* Computes a linear_tile of nt tokens and the rows of a register tile, or with `single` one row. Compiles to nothing for an nt
- * above RAPT_LINEAR_TOKENS, which never occurs. */
-static RAPT_INLINE void linear_tile_of(load_channels *load, const int group, const size_t bytes, const int nt, bool single,
-                                       const char *weights, size_t stride, size_t ahead, const float *x, int channels,
-                                       float *sums, size_t ld) {
-    if (nt > RAPT_LINEAR_TOKENS) return;
+ * above `widest`, which never occurs. */
+static RAPT_INLINE void linear_tile_of(load_channels *load, const int group, const size_t bytes, const int widest, const int nt,
+                                       bool single, const char *weights, size_t stride, size_t ahead, const float *x,
+                                       int channels, float *sums, size_t ld) {
+    if (nt > RAPT_LINEAR_TOKENS || nt > widest) return; /* gcc 12 warns without the first */
     if (single) linear_tile(load, group, bytes, 1, nt, weights, stride, ahead, x, ld, channels, sums, ld);
     else linear_tile(load, group, bytes, linear_rows_of(nt), nt, weights, stride, ahead, x, ld, channels, sums, ld);
 }
 
-/* Computes the partial sums of one part for nr rows, 1 or linear_rows_of(most), and all tokens: `most` at a time, and then
+/* Computes the partial sums of one part for `rows` rows and all tokens: `most` at a time, which is at most `widest`, and then
  * smaller powers of two. */
-static RAPT_INLINE void linear_part_as(load_channels *load, const int group, const size_t bytes, const char *weights,
-                                       size_t stride, size_t ahead, int nr, const float *x, int tokens, int most, int channels,
-                                       float *sums) {
+static RAPT_INLINE void linear_part_as(load_channels *load, const int group, const size_t bytes, const int widest,
+                                       const char *weights, size_t stride, size_t ahead, int rows, const float *x, int tokens,
+                                       int most, int channels, float *sums) {
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     for (int t = 0, nt; t < tokens; t += nt, x += nt * RAPT_PARTIAL_SUMS) {
         nt = power_below(tokens - t, most);
-        const int step = nt == most ? nr : 1;
-        for (int r = 0; r < nr; r += step) {
+        const int together = linear_rows_of(nt);
+        for (int r = 0, nr; r < rows; r += nr) {
+            nr = rows - r >= together ? together : 1;
             const char *from = weights + (size_t)r * stride;
             float *to = sums + (size_t)r * ld + t * RAPT_PARTIAL_SUMS;
             switch (nt) {
             case 8:
-                linear_tile_of(load, group, bytes, 8, step == 1, from, stride, ahead, x, channels, to, ld);
+                linear_tile_of(load, group, bytes, widest, 8, nr == 1, from, stride, ahead, x, channels, to, ld);
                 break;
             case 4:
-                linear_tile_of(load, group, bytes, 4, step == 1, from, stride, ahead, x, channels, to, ld);
+                linear_tile_of(load, group, bytes, widest, 4, nr == 1, from, stride, ahead, x, channels, to, ld);
                 break;
             case 2:
-                linear_tile_of(load, group, bytes, 2, step == 1, from, stride, ahead, x, channels, to, ld);
+                linear_tile_of(load, group, bytes, widest, 2, nr == 1, from, stride, ahead, x, channels, to, ld);
                 break;
             default:
-                linear_tile_of(load, group, bytes, 1, step == 1, from, stride, ahead, x, channels, to, ld);
+                linear_tile_of(load, group, bytes, widest, 1, nr == 1, from, stride, ahead, x, channels, to, ld);
             }
         }
     }
 }
 
-/* Computes what linear_rows does for one type. Takes all parts of a row, or of several, before the next rows, so that weights are
- * read once and in the order of memory. Where weights take less than two bytes, one row would wait for its chain of additions;
- * several short ones are then prefetched as a single stream, from those that come next. Measured on an AMD EPYC (Zen 3), where
- * f16 gains nothing; see docs/experiments/linear.md. */
+/* Computes what linear_rows does for one type. Tokens of one tile take all parts of a row, or of several, before the next rows,
+ * so that weights are read once and in the order of memory; of more tokens, parts of TURN_ROWS rows. Where weights take less than
+ * two bytes, one row would wait for its chain of additions; several short ones are then prefetched as a single stream, from those
+ * that come next. Measured on an AMD EPYC (Zen 3), where f16 gains nothing; see docs/experiments/linear.md. */
 static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channels *load, const int group, const size_t bytes,
                                        const char *weights, size_t stride, int rows, const float *x, int tokens, float *sums) {
     const int64_t in = p->in;
     const bool is_long = (size_t)(in / group) * bytes >= (size_t)p->long_row;
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
-    const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
-    const bool is_small = bytes < 2 * (size_t)group, several = most == RAPT_LINEAR_TOKENS || is_long || is_small;
+    const int widest = bytes < (size_t)group ? RAPT_LINEAR_TOKENS : WIDE_LINEAR_TOKENS;
+    const int most = power_below(tokens, widest), many = linear_rows_of(most);
+    const bool is_small = bytes < 2 * (size_t)group, several = most == widest || is_long || is_small;
     const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)many * stride : (size_t)p->short_ahead;
     for (int r = 0, nr; r < rows; r += nr) {
-        nr = several && rows - r >= many ? many : 1;
+        nr = tokens > most ? rapt_min(rows - r, TURN_ROWS) : several && rows - r >= many ? many : 1;
         for (int64_t first = 0; first < in; first += RAPT_LINEAR_PART)
-            linear_part_as(load, group, bytes, weights + (size_t)r * stride + (size_t)(first / group) * bytes, stride, ahead, nr,
-                           x + first * tokens, tokens, most, rapt_min(RAPT_LINEAR_PART, in - first),
+            linear_part_as(load, group, bytes, widest, weights + (size_t)r * stride + (size_t)(first / group) * bytes, stride,
+                           ahead, nr, x + first * tokens, tokens, most, rapt_min(RAPT_LINEAR_PART, in - first),
                            sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
     }
 }
@@ -338,7 +350,7 @@ static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_bl
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
     const int most = power_below(tokens, RAPT_LINEAR_TOKENS), many = linear_rows_of(most);
     for (int r = 0, nr; r < rows; r += nr) {
-        nr = rows - r >= many ? many : 1;
+        nr = tokens > most ? rapt_min(rows - r, TURN_ROWS) : rows - r >= many ? many : 1;
         for (int64_t first = 0; first < p->in; first += RAPT_LINEAR_PART) {
             const int channels = rapt_min(RAPT_LINEAR_PART, p->in - first);
             const size_t part = (size_t)(channels / MATRIX_BLOCK) * bytes;
@@ -347,8 +359,8 @@ static RAPT_INLINE void linear_blocks_as(const rapt_linear_problem *p, unpack_bl
                 for (size_t i = 0; i < part; i += 64) prefetch(from, (size_t)nr * stride + i);
                 unpack(from, channels, &parts[j]);
             }
-            linear_part_as(load, 1, 0, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens, most, channels,
-                           sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
+            linear_part_as(load, 1, 0, RAPT_LINEAR_TOKENS, (const char *)parts, sizeof *parts, 0, nr, x + first * tokens, tokens,
+                           most, channels, sums + (size_t)(first / RAPT_LINEAR_PART * RAPT_PARTIAL_SUMS + r) * ld);
         }
     }
 }

@@ -27,7 +27,7 @@
 #define RAPT_VALUES_DEPTH   8
 #define RAPT_SQUARE_ROWS    8
 #define RAPT_FEW_ROWS       15
-#define RAPT_FEW_TOKENS     24
+#define RAPT_FEW_TOKENS     28
 #define RAPT_LINEAR_TOKENS  8
 #define RAPT_LINEAR_SUMS    16
 #define RAPT_CONVERTED_ROWS 4
