@@ -54,7 +54,8 @@ def decoding(tokens):
 
 
 CASES = {
-    "MiniLM, 1 sentence of 12 tokens": (minilm, encoding(1, 12)), "MiniLM, 8 of 128": (minilm, encoding(8, 128)),
+    **{f"MiniLM, 1 sentence of {tokens} tokens": (minilm, encoding(1, tokens)) for tokens in (4, 12, 24, 48)},
+    "MiniLM, 8 of 128": (minilm, encoding(8, 128)),
     "SmolLM2, prefill of 128": (smollm2, encoding(1, 128)), "SmolLM2, a step behind 128": (smollm2, decoding(128)),
 }
 # Their options; bf16 arithmetic is that of matrix units.
