@@ -149,7 +149,7 @@ _Static_assert(RAPT_SQUARE_ROWS >= 0 && (RAPT_SQUARE_ROWS == 0 || RAPT_VL % 4 ==
 
 /* RAPT_LINEAR_PREFETCH: 1 if, in exact arithmetic, later rows of K and V that lie one after the other are prefetched in this
  * order; 0 if in the order in which their channels are read, like rows that lie apart. Measured with D1 to D7
- * (docs/experiments/decode.md): avx2 gains 1.2 to 1.4 times with f32 on Zen 3; avx512 on Zen 4 lost 1 to 5 % in an early form. */
+ * (docs/experiments/decode.md): avx2 gains 1.2 to 1.4 times with f32 on Zen 3; avx512 on Zen 4 loses up to 17 %. */
 #ifndef RAPT_LINEAR_PREFETCH
 #define RAPT_LINEAR_PREFETCH 0
 #endif
