@@ -546,7 +546,7 @@ static void rescale_row(const rapt_problem *p, row_state *state, float alpha) {
 
 /* Returns how many vectors the last load of a row of V fills, where V is multiplied where it lies. That load ends with the last
  * channel, so it may have channels of the load before it. Until move_last_channels moves them, the last vectors of O have the
- * channels of that load. */
+ * channels of that load. Rows shorter than it are copied first (add_copied_values). */
 static inline int last_value_vectors(const rapt_problem *p) {
     const int together = deinterleaved_vectors(p->v.type);
     return value_vectors(p) % together == 0 ? together : 1;

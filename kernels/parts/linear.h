@@ -236,8 +236,9 @@ static RAPT_INLINE void linear_tile(load_channels *load, const int group, const 
         } else
             UNROLLED(v, SUM_VECTORS) {
                 UNROLLED(r, nr) w[r] = load(weights + (size_t)r * stride, i + v * RAPT_VL);
-                if (nt > 1)
-                    __asm__ volatile("" ::: "memory"); /* or gcc 12 loads w anew for each token, and tokens for each row */
+                /* Or gcc 12 loads w anew for each token, and below a token for each row. With one token these lose 15 % of q4_K
+                 * and q6_K (AMD EPYC, Zen 4). */
+                if (nt > 1) __asm__ volatile("" ::: "memory");
                 UNROLLED(j, nt) {
                     const vf token = v_load(x + j * RAPT_PARTIAL_SUMS + v * RAPT_VL);
                     if (nt > 1 && nr > 1) __asm__ volatile("" ::: "memory");
@@ -272,12 +273,13 @@ static inline int power_below(int n, int most) {
 /* Returns the rows of weights of a register tile with nt tokens. */
 static inline int linear_rows_of(int nt) { return rapt_min(RAPT_LINEAR_SUMS / nt, MOST_LINEAR_ROWS); }
 
-/* The most tokens of a register tile: of weights of a byte and more, whose conversion costs less than what rows of weights gain
- * that share the loads of a token, 4 (measured on an AMD EPYC, Zen 4, see docs/experiments/linear.md). */
-enum { WIDE_LINEAR_TOKENS = RAPT_LINEAR_TOKENS < 4 ? RAPT_LINEAR_TOKENS : 4 };
+/* The most tokens of a register tile with weights of a byte or more. Fewer tokens leave room for more rows of weights, which
+ * share the loads of a token; narrower weights cost more to convert, so each is better multiplied by RAPT_LINEAR_TOKENS. Measured
+ * on an AMD EPYC (Zen 4), see docs/experiments/linear.md. */
+enum { TOKENS_OF_BYTES = RAPT_LINEAR_TOKENS < 4 ? RAPT_LINEAR_TOKENS : 4 };
 
 /* The rows of weights of which each tile of tokens takes a part before the next tile, so that its tokens stay in the L1 cache.
- * Where a register tile has 2 sums, several lose up to 16 % of long rows (sse41, measured likewise). */
+ * Where a register tile has 2 sums, taking several loses up to 16 % of long rows (sse41 on the same CPU). */
 enum { TURN_ROWS = RAPT_LINEAR_SUMS < 4 ? 1 : MOST_LINEAR_ROWS };
 
 /* Computes a linear_tile of nt tokens and the rows of a register tile, or with `single` one row. Compiles to nothing for an nt
@@ -329,7 +331,7 @@ static RAPT_INLINE void linear_rows_as(const rapt_linear_problem *p, load_channe
     const int64_t in = p->in;
     const bool is_long = (size_t)(in / group) * bytes >= (size_t)p->long_row;
     const size_t ld = (size_t)tokens * RAPT_PARTIAL_SUMS;
-    const int widest = bytes < (size_t)group ? RAPT_LINEAR_TOKENS : WIDE_LINEAR_TOKENS;
+    const int widest = bytes < (size_t)group ? RAPT_LINEAR_TOKENS : TOKENS_OF_BYTES;
     const int most = power_below(tokens, widest), many = linear_rows_of(most);
     const bool is_small = bytes < 2 * (size_t)group, several = most == widest || is_long || is_small;
     const size_t ahead = is_long ? (size_t)p->long_ahead : is_small ? (size_t)many * stride : (size_t)p->short_ahead;

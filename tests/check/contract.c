@@ -198,6 +198,55 @@ static void case_conversions(check *c) {
     }
 }
 
+/* Fills rows of K or Q with one element. */
+static void fill_rows(fence *memory, const void *base, const rapt_layout *layout, int64_t tokens, int64_t channels, float value) {
+    const int64_t bytes = reference_row_bytes(layout->type, 1);
+    fence_protect(memory, false);
+    for (int64_t i = 0; i < tokens; i++)
+        for (int64_t ch = 0; ch < channels; ch++) {
+            unsigned char *const to = (unsigned char *)reference_at(base, layout, 0, 0, i) + ch * bytes;
+            if (bytes == 1) *to = 1; /* the least number of fp8 */
+            else reference_store(layout->type, to, value);
+        }
+    fence_protect(memory, true);
+}
+
+/* Every product of a score vanishes from below. A fused multiply-add then gives -0; the sum of +0 and a product that was rounded
+ * to -0 is +0. So it is for any number of channels: what a kernel multiplies beyond the last one must leave the sign as it is. */
+static void case_negative_zeros(check *c) {
+    static const struct {
+        rapt_type type;
+        float least;
+    } keys[] = {{RAPT_F32, 0x1p-149f}, {RAPT_F16, 0x1p-24f}, {RAPT_BF16, 0x1p-133f}, {RAPT_F8_E4M3, 0}, {RAPT_F8_E5M2, 0}};
+    for (int64_t n = 0; n < 64 * LENGTH_OF(keys); n++) {
+        const int64_t channels = 1 + n / LENGTH_OF(keys), queries = n % 4 == 3 ? 20 : 1 + n % 4;
+        problem p = problem_of(c, 1, 1, 1, queries, 70, channels, 8);
+        p.desc.arith = RAPT_EXACT;
+        p.desc.k.type = keys[n % LENGTH_OF(keys)].type;
+        p.desc.scale = 1;
+        p.desc.scores_stage = RAPT_SCORES_RAW;
+        p.lse = false;
+        subject s = subject_create(c, &p);
+        fill_rows(&s.q, s.args.q, &s.desc.q, queries, channels, -0x1p-149f);
+        fill_rows(&s.k, s.args.k, &s.desc.k, 70, channels, keys[n % LENGTH_OF(keys)].least);
+        const how plainly = {WAY_RUN, 1, 1, 1, 0};
+        FOR_EACH_KERNEL(c, k) {
+            unsigned char *got = subject_run(c, &s, k, &plainly);
+            bool all = got != NULL;
+            for (int64_t i = 0; i < 70 * queries && all; i++) { /* they follow O */
+                const float score = reference_load(RAPT_F32, got + (queries * p.desc.d_v + i) * 4);
+                all = score == 0.0f && !signbit(score) == (strcmp(k->rounding, "unfused") == 0);
+            }
+            k->compared += 70 * queries;
+            char text[SUBJECT_TEXT];
+            if (got && !all)
+                check_fail(c, k, "a score is no zero of the right sign: %s", (subject_text(&s, text, sizeof text), text));
+            free(got);
+        }
+        subject_destroy(&s);
+    }
+}
+
 /* Each type's name is that of no other and finds it again; its class says where it may be. */
 static void case_type_names(check *c) {
     static const rapt_type elements[] = {RAPT_F32, RAPT_F16, RAPT_BF16}, masks[] = {RAPT_BOOL, RAPT_BIT, RAPT_I32};
@@ -259,6 +308,7 @@ const check_case contract_cases[] = {
     {"names", "kernels, status strings, forcing", case_names, 1},
     {"type-names", "a name for each type, and its class", case_type_names, 1},
     {"row-bytes", "of every type and number of channels", case_row_bytes, 1},
+    {"negative-zeros", "scores that vanish have the sign of their chain, whatever the width", case_negative_zeros, 2},
     {"conversions", "f16 and bf16: every pattern loaded, and stores to nearest even", case_conversions, 1},
     {"golden", "hashes of outputs, the same on every machine", case_golden, 1},
     {0},
