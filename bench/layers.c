@@ -4,7 +4,7 @@
  *     LTOKENS-INxOUT             a linear layer; TYPE is that of the weights, X and Y are f32
  *     LTOKENS-INxOUT-silu        with SiLU
  *     LTOKENS-INxOUT-swiglu      with SiLU and a gate, which has as many weights again
- *     LTOKENS-INxOUT-prepacked   with prepacked weights; of few tokens in integer arithmetic only
+ *     LTOKENS-INxOUT-prepacked   with prepacked weights; of few tokens not in exact arithmetic
  *     MHA-WIDTH                  multi-head attention of 12 heads with its projections; TYPE is that of the weights,
  *                                X and Y are f32
  *     MHA-WIDTH-prepacked        with prepacked weights
@@ -259,11 +259,12 @@ static void run_case(bench_state *state, const void *arg) {
 }
 
 /* True if a case is measured with a type: MHA with f32, normalisation with types of any tensor, linear layers with types of
- * weights; in bf16 arithmetic, all but normalisation, with bf16; in integer arithmetic, linear layers with prepacked weights. */
+ * weights; in bf16 arithmetic, all but normalisation, with bf16; in integer arithmetic, linear layers with prepacked weights. Few
+ * tokens read prepacked weights in these two only. */
 static bool makes_sense(const layer_case *c, const bench_type *type) {
     if (type->arith == RAPT_INT8_DOT) return c->kind == LINEAR && c->prepacked && rapt_row_bytes(type->kv, c->in) >= 0;
-    if (c->prepacked && c->memory) return false;
     if (type->arith == RAPT_BF16_DOT) return !norm(c);
+    if (c->prepacked && c->memory) return false;
     if (c->kind == MHA) return type->kv == RAPT_F32;
     return !norm(c) || rapt_type_class_of(type->kv) == RAPT_CLASS_ELEMENT;
 }

@@ -59,7 +59,8 @@ CASES = {
     "SmolLM2, prefill of 128": (smollm2, encoding(1, 128)), "SmolLM2, a step behind 128": (smollm2, decoding(128)),
 }
 # Their options; bf16 arithmetic is that of matrix units.
-OURS = {"f32": [("exact", {}), ("prepacked", {"prepack": True})], "bf16": [("exact", {}), ("bf16 arithmetic", {"arith": "bf16"})]}
+OURS = {"f32": [("exact", {}), ("prepacked", {"prepack": True})], "bf16": [("exact", {}), ("bf16 arithmetic", {"arith": "bf16"}),
+                ("bf16 arithmetic, prepacked", {"arith": "bf16", "prepack": True})]}
 
 
 def milliseconds(run, model):

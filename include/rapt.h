@@ -1229,7 +1229,8 @@ typedef struct rapt_tuning {
 
     /* ---- Linear layers. */
 
-    /* The most tokens for which weights are read where they lie, 0 to at most 32; for more, they are staged in the workspace. */
+    /* The most tokens for which weights are read where they lie, 0 to at most 32; for more, they are staged in the workspace,
+     * unless they are prepacked. */
     int few_tokens;
 
     int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32. */

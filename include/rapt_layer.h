@@ -127,8 +127,9 @@ typedef struct rapt_linear_args {
     /* ---- Since 0.4. */
 
     /* W and G as rapt_linear_prepack_run has laid them out, from the same rows, by a plan with the same in, out, types, arith and
-     * kernel. Calls with many tokens read them instead of weight and gate, in RAPT_INT8_DOT all calls do; calls with few
-     * tokens do not. Null, the default: each call lays the weights out for the kernel. The bits are the same. */
+     * kernel. Calls with many tokens read them instead of weight and gate, in RAPT_INT8_DOT all calls do, and in RAPT_BF16_DOT
+     * of the kernel avx512_bf16; other calls with few tokens do not. Null, the default: each call lays the weights out for the
+     * kernel. The bits are the same. */
     const void *prepacked, *gate_prepacked;
 } rapt_linear_args;
 

@@ -262,6 +262,13 @@ _Static_assert(RAPT_LINEAR_SUMS >= RAPT_LINEAR_TOKENS && RAPT_LINEAR_SUMS * (RAP
 #endif
 _Static_assert(RAPT_BF16_FEW_TOKENS >= 0 && RAPT_BF16_FEW_TOKENS <= RAPT_MOST_FEW_TOKENS, "as many as have room");
 
+/* RAPT_BF16_PACKED_TOKENS: the most tokens for which packed weights of bf16 arithmetic are multiplied with outputs in lanes, and
+ * 0 where packed weights serve many tokens only. */
+#ifndef RAPT_BF16_PACKED_TOKENS
+#define RAPT_BF16_PACKED_TOKENS 0
+#endif
+_Static_assert(RAPT_BF16_PACKED_TOKENS <= RAPT_MOST_FEW_TOKENS, "as many as have room");
+
 /* RAPT_LONG_ROW: rows of weights of at least this many bytes are read several at a time, as parallel streams, which the hardware
  * prefetcher follows where a row is a page or more. Shorter rows are read one by one, as a single stream, unless the tile is full
  * of tokens or weights take less than two bytes, and arithmetic is the bound. RAPT_LONG_AHEAD, RAPT_SHORT_AHEAD: the prefetch

@@ -17,7 +17,7 @@ typedef struct prepacked_head {
     int32_t in, out, type, arith;
 } prepacked_head;
 
-#define PACKED_MADE UINT64_C(0x336b6361700000) /* changes with the layout of the head or of the weights */
+#define PACKED_MADE UINT64_C(0x346b6361700000) /* changes with the layout of the head or of the weights */
 
 enum { HEAD_BYTES = RAPT_WORKSPACE_ALIGNMENT }; /* the weights begin here, so they are aligned */
 _Static_assert(sizeof(prepacked_head) <= HEAD_BYTES, "the head fits in front of the weights");

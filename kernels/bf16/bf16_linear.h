@@ -14,12 +14,37 @@ static inline size_t bf16_copied_floats(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * whole_steps(part_channels(p, 0)) / 2;
 }
 
+/* Places a token, the i-th of so many, in x where sum_packed_bf16_rows expects it. row: `in` channels, whole steps, packed by
+ * pack_bf16_row. Replaceable together with the next one and RAPT_BF16_PACKED_TOKENS. */
+static __attribute__((unused)) void place_packed_token(float *x, size_t in, int i, int tokens, const float *row);
+
+/* Adds a part of RAPT_PARTIAL_SUMS rows of packed weights to sums[token][RAPT_PARTIAL_SUMS], or begins the sums in part 0. */
+static __attribute__((unused)) void sum_packed_bf16_rows(const rapt_linear_problem *p, const float *weights, int64_t part,
+                                                         const float *x, int tokens, float *sums);
+#ifndef place_packed_token
+static void place_packed_token(float *x, size_t in, int i, int tokens, const float *row) {
+    (void)x, (void)in, (void)i, (void)tokens, (void)row;
+}
+static void sum_packed_bf16_rows(const rapt_linear_problem *p, const float *weights, int64_t part, const float *x, int tokens,
+                                 float *sums) {
+    (void)p, (void)weights, (void)part, (void)x, (void)tokens, (void)sums;
+}
+#endif
+
+static inline size_t packed_offset(const rapt_linear_problem *p, int64_t out, int64_t part);
+
 /* Computes the sums of `rows` rows of weights, at most RAPT_PARTIAL_SUMS, from row `out` on: sums[token][r]. The rest of each
  * sums[token][RAPT_PARTIAL_SUMS] is unspecified. */
 static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool gate, int64_t out, int rows, float *sums) {
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
     uint16_t *const copy = (uint16_t *)s->copied;
+    if (reads_packed(t)) {
+        const float *packed = weights_of(t, gate)->packed;
+        for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
+            sum_packed_bf16_rows(p, packed + packed_offset(p, out, part), part, s->x, (int)t->tokens, sums);
+        return;
+    }
     for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++) {
         const char *from[RAPT_PARTIAL_SUMS + RAPT_KEYS_AHEAD];
         int channels = part_channels(p, part), whole = (int)whole_steps(channels);

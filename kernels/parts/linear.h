@@ -79,6 +79,11 @@ static int most_rows(const rapt_linear_problem *p) {
     return rapt_min(rapt_max(rows, WHOLE), RAPT_STAGED_ROWS);
 }
 
+/* True if few tokens of this task are multiplied by packed weights. */
+static inline bool reads_packed(const rapt_linear_task *t) {
+    return RAPT_BF16_PACKED_TOKENS > 0 && BF16 && t->weight.packed && (!gated(t->problem) || t->gate.packed);
+}
+
 #include "bf16/bf16_linear.h"
 
 /* Returns the floats of `channels` channels of a staged tile of tokens. */
@@ -94,6 +99,11 @@ static int most_tiles(const rapt_linear_problem *p) {
 
 /* True if these are few tokens (rapt_tuning.few_tokens): weights are then multiplied where they lie in memory. */
 static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) { return tokens <= p->few_tokens; }
+
+/* True if the tokens of this task are few, for its weights as they lie or as they are packed. */
+static inline bool has_few_tokens(const rapt_linear_task *t) {
+    return are_few(t->problem, t->tokens) || (t->tokens <= RAPT_BF16_PACKED_TOKENS && reads_packed(t));
+}
 
 /* Returns the channels of a staged token of few: whole steps in bf16 arithmetic, else whole sixteens. */
 static inline size_t few_channels(const rapt_linear_problem *p) { return BF16 ? whole_steps(p->in) : padded((size_t)p->in); }
@@ -445,7 +455,8 @@ static void stage_few_tokens(const rapt_linear_task *t, const few_scratch *s) {
         stage_element_rows(p->x.type, s->row, 0, &row, 1, 0, (int)p->in);
         if (BF16) {
             pack_bf16_row(s->row, (int)in);
-            memcpy(s->x + (size_t)i * in, s->row, in * sizeof *s->row);
+            if (reads_packed(t)) place_packed_token(s->x, in, i, tokens, s->row);
+            else memcpy(s->x + (size_t)i * in, s->row, in * sizeof *s->row);
             continue;
         }
         for (size_t c = 0; c < in; c += RAPT_PARTIAL_SUMS)
@@ -719,7 +730,7 @@ static void linear_tokens(const rapt_linear_task *t) {
     if (t->tokens == 0 || t->outs == 0) return;
     begin_task(true);
     if (INTEGER) linear_integers(t);
-    else if (are_few(t->problem, t->tokens)) linear_few_tokens(t);
+    else if (has_few_tokens(t)) linear_few_tokens(t);
     else linear_many_tokens(t);
     end_task();
 }
@@ -730,5 +741,9 @@ static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens,
     integer_linear_scratch integers;
     if (tokens <= 0 || outs <= 0) return 0;
     if (INTEGER) return sizeof(float) * lay_out_integer_linear(p, NULL, &integers, tokens);
-    return sizeof(float) * (are_few(p, tokens) ? lay_out_few(p, NULL, &few, tokens) : lay_out_many(p, NULL, &many, tokens, outs));
+    if (are_few(p, tokens)) return sizeof(float) * lay_out_few(p, NULL, &few, tokens);
+    const size_t floats = lay_out_many(p, NULL, &many, tokens, outs);
+    const int64_t packed = BF16 ? rapt_min(tokens, RAPT_BF16_PACKED_TOKENS) : 0; /* tokens that may be few, by packed weights */
+    const size_t if_few = packed > 0 ? lay_out_few(p, NULL, &few, packed) : 0;
+    return sizeof(float) * (if_few > floats ? if_few : floats);
 }

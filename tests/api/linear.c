@@ -456,7 +456,8 @@ static void packed_bytes(const char *isa, rapt_arith arith, const rapt_linear_pl
     aligned_destroy((void *)(uintptr_t)three.prepacked), aligned_destroy((void *)(uintptr_t)three.gate_prepacked);
 }
 
-/* Many tokens, or in integer arithmetic any, read prepacked weights and none of the others, which are gone by then. */
+/* Many tokens, in integer arithmetic any and in bf16 arithmetic of avx512_bf16, too, read prepacked weights and none of the
+ * others, which are gone by then. */
 static void packed_alone(const char *isa, rapt_arith arith, int64_t tokens) {
     const int64_t sizes[] = {tokens * PACKED_IN, PACKED_OUT * PACKED_IN, tokens * PACKED_OUT};
     const rapt_type type = arith == RAPT_INT8_DOT ? RAPT_INT8 : RAPT_F32;
@@ -717,6 +718,8 @@ static void test_kernel(const char *isa, bool whole) {
     activations(isa);
     packed_alone(isa, RAPT_EXACT, PACKED_TOKENS), packed_alone(isa, RAPT_BF16_DOT, PACKED_TOKENS);
     packed_alone(isa, RAPT_INT8_DOT, PACKED_TOKENS), packed_alone(isa, RAPT_INT8_DOT, 1);
+    if (strncmp(isa, "avx512_bf16", strlen("avx512_bf16")) == 0) /* or its emulation */
+        for (int64_t tokens = 1; tokens <= 28; tokens++) packed_alone(isa, RAPT_BF16_DOT, tokens);
     spoiled_tokens(isa);
     packed_apart(isa);
 }
