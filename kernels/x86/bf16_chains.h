@@ -39,8 +39,8 @@
 #define place_packed_token   place_packed_token
 #define sum_packed_bf16_rows sum_packed_bf16_rows
 
-/* Measured on an AMD EPYC (Zen 4): fewer tokens than that are 1.06 to 1.6 times as fast by packed weights as in lanes, 28 are
- * 0.88 times. */
+/* With 9 to 24 tokens packed weights are 1.03 to 1.6 times as fast so as with tokens in lanes, with 28 they are 0.88 times (AMD
+ * EPYC, Zen 4). */
 #define RAPT_BF16_PACKED_TOKENS 24
 
 #if !defined(v_fma_pairs)
@@ -591,8 +591,8 @@ static void place_packed_token(float *x, size_t in, int i, int tokens, const flo
 
 /* Adds ns steps of RAPT_VL rows of packed weights to the sums of nt tokens. x: [pair][nt]. */
 static RAPT_INLINE void chain_packed_steps(const int ns, const int nt, const float *weights, const float *x, vf *sum) {
-    /* How far ahead memory is read, in bytes. One token is 0.76 to 0.84 times as fast with the distance of several, and these 0.7
-     * to 0.9 times as fast with that of one (4096 channels and 14336 outputs, AMD EPYC, Zen 4). */
+    /* How many bytes ahead memory is read. One token is 0.78 to 0.84 times as fast with the distance of several, and these with 2
+     * KiB 0.72 to 0.89 times (14336 rows of 4096 channels, AMD EPYC, Zen 4; docs/experiments/bf16.md). */
     const size_t ahead = nt == 1 ? 3 << 10 : 16 << 10;
     vf even[2][PACKED_TILE_TOKENS], odd[2][PACKED_TILE_TOKENS];
     UNROLLED(step, ns)
