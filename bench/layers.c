@@ -4,7 +4,8 @@
  *     LTOKENS-INxOUT             a linear layer; TYPE is that of the weights, X and Y are f32
  *     LTOKENS-INxOUT-silu        with SiLU
  *     LTOKENS-INxOUT-swiglu      with SiLU and a gate, which has as many weights again
- *     LTOKENS-INxOUT-prepacked   with prepacked weights; of few tokens not in exact arithmetic
+ *     LTOKENS-INxOUT-prepacked   with prepacked weights; of few tokens not in exact arithmetic, and in bf16 arithmetic
+ *                                kernels other than avx512_bf16 read the weights as they lie all the same
  *     MHA-WIDTH                  multi-head attention of 12 heads with its projections; TYPE is that of the weights,
  *                                X and Y are f32
  *     MHA-WIDTH-prepacked        with prepacked weights

@@ -1233,7 +1233,7 @@ typedef struct rapt_tuning {
      * unless they are prepacked. */
     int few_tokens;
 
-    int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32. */
+    int bf16_few_tokens; /* few_tokens for RAPT_BF16_DOT, 0 to at most 32; prepacked weights are read all the same. */
     int weights_l2;      /* About how many sixteenths of the L2 cache staged weights take, 1 to 256. */
 
     /* The cost for a thread of staging its tokens, in outputs that take the same time, 0 to 1048576. It is weighed when threads

@@ -127,9 +127,9 @@ typedef struct rapt_linear_args {
     /* ---- Since 0.4. */
 
     /* W and G as rapt_linear_prepack_run has laid them out, from the same rows, by a plan with the same in, out, types, arith and
-     * kernel. Calls with many tokens read them instead of weight and gate, in RAPT_INT8_DOT all calls do, and in RAPT_BF16_DOT
-     * of the kernel avx512_bf16; other calls with few tokens do not. Null, the default: each call lays the weights out for the
-     * kernel. The bits are the same. */
+     * kernel. Calls with many tokens read them instead of weight and gate, in RAPT_INT8_DOT all calls do. Calls with few
+     * tokens do not, but for those in RAPT_BF16_DOT of the kernel avx512_bf16 whose weight and gate, if there is one, are both
+     * prepacked. Null, the default: each call lays the weights out for the kernel. The bits are the same. */
     const void *prepacked, *gate_prepacked;
 } rapt_linear_args;
 
@@ -158,7 +158,8 @@ RAPT_API rapt_status rapt_linear_args_explain(const rapt_linear_plan *plan, cons
  * It is about 4 bytes for each weight; 2 in bf16 arithmetic in the kernels amx and avx512_bf16; 16 in sse41, which stores each
  * weight four times; in integer arithmetic 0.56 to 0.75 for types of 4 bits and 1.1 for the others, but 2.1 to 2.3 in the kernels
  * scalar and scalar_fma. If W and G differ in type, it is the larger one of their sizes. Rows are padded to a multiple of 256
- * channels, or, above 1024, of 1024; in bf16 and integer arithmetic to one of 32. Errors: NULL, PLAN. */
+ * channels, or, above 1024, of 1024; in bf16 arithmetic to one of 32, or, above 1024, of 1024; in integer arithmetic to one
+ * of 32. Errors: NULL, PLAN. */
 RAPT_API rapt_status rapt_linear_prepacked_size(const rapt_linear_plan *plan, size_t *bytes);
 
 /* The tensors of a call of rapt_linear_prepack_run. Call rapt_linear_prepack_args_init first, then set weight, prepacked and
@@ -181,7 +182,8 @@ typedef struct rapt_linear_prepack_args {
 /* Implements the macro rapt_linear_prepack_args_init, which passes the size of the caller's struct. */
 RAPT_API void rapt_linear_prepack_args_init_sized(rapt_linear_prepack_args *args, size_t size);
 
-/* Lays constant weights out for the kernel, once, on the calling thread, so that calls with many tokens need not do it each time.
+/* Lays constant weights out for the kernel, once, on the calling thread, so that calls need not do it each time: see
+ * rapt_linear_args.prepacked.
  * Prepacked weights are not a file format: only this version of the library and the plan's kernel can use them. Errors, also of
  * the ways to run below: NULL, STRUCT, PLAN, STRIDE, OVERLAP, ALIGNMENT, PREPACKED (prepacked_bytes), UNUSED. */
 RAPT_API rapt_status rapt_linear_prepack_run(const rapt_linear_plan *plan, const rapt_linear_prepack_args *args);

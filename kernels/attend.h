@@ -155,6 +155,10 @@
  *   multiply_bf16_part  bf16_linear.h        products of many tokens
  *   bf16_part_prefetches bf16_linear.h       how often multiply_bf16_part prefetches from its queue
  *
+ *   In linear layers in bf16 arithmetic, of few tokens by packed weights, both together and with RAPT_BF16_PACKED_TOKENS:
+ *   place_token_for_packed bf16_linear.h     places one of few tokens
+ *   sum_packed_bf16_rows bf16_linear.h       sums of few tokens by packed weights
+ *
  *   In linear layers in integer arithmetic, both together unless arrange_dwords stays as it is:
  *   arrange_dwords      int8_linear.h        arranges weights that are staged
  *   sum_products        int8_linear.h        sums of products of a few tokens, or of as many as a matrix unit takes */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers in bf16 arithmetic. Each output is one sum over all channels, step by step; weights are staged by parts, as in
- * exact arithmetic. Many tokens lie in lanes and are packed as queries are, and weights are staged as keys are. For few tokens,
- * rows of weights lie in lanes, as keys do. Included by linear.h. */
+ * exact arithmetic. Many tokens lie in lanes and are packed as queries are, and weights are staged as keys are, unless a kernel
+ * replaces that. For few tokens, rows of weights lie in lanes, as keys do. Included by linear.h. */
 
 /* The rows of weights that are multiplied by a tile of tokens at a time: their sums, and those of the even channels of a step,
  * then stay in the L1 cache (18 KiB for a tile of 48 tokens). */
@@ -14,17 +14,21 @@ static inline size_t bf16_copied_floats(const rapt_linear_problem *p) {
     return RAPT_PARTIAL_SUMS * whole_steps(part_channels(p, 0)) / 2;
 }
 
-/* Places a token, the i-th of so many, in x where sum_packed_bf16_rows expects it. row: `in` channels, whole steps, packed by
+/* Writes a token, the i-th of so many, to x as sum_packed_bf16_rows reads it. row: `in` channels, whole steps, packed by
  * pack_bf16_row. Replaceable together with the next one and RAPT_BF16_PACKED_TOKENS. */
-static __attribute__((unused)) void place_packed_token(float *x, size_t in, int i, int tokens, const float *row);
+static __attribute__((unused)) void place_token_for_packed(float *x, size_t in, int i, int tokens, const float *row);
 
 /* Adds a part of RAPT_PARTIAL_SUMS rows of packed weights to sums[token][RAPT_PARTIAL_SUMS], or begins the sums in part 0. */
 static __attribute__((unused)) void sum_packed_bf16_rows(const rapt_linear_problem *p, const float *weights, int64_t part,
                                                          const float *x, int tokens, float *sums);
-#ifndef place_packed_token
-static void place_packed_token(float *x, size_t in, int i, int tokens, const float *row) {
+#ifndef place_token_for_packed
+_Static_assert(RAPT_BF16_PACKED_TOKENS == 0, "a kernel that sets it has both functions");
+static void place_token_for_packed(float *x, size_t in, int i, int tokens, const float *row) {
     (void)x, (void)in, (void)i, (void)tokens, (void)row;
 }
+#endif
+#ifndef sum_packed_bf16_rows
+_Static_assert(RAPT_BF16_PACKED_TOKENS == 0, "a kernel that sets it has both functions");
 static void sum_packed_bf16_rows(const rapt_linear_problem *p, const float *weights, int64_t part, const float *x, int tokens,
                                  float *sums) {
     (void)p, (void)weights, (void)part, (void)x, (void)tokens, (void)sums;
@@ -39,7 +43,7 @@ static void sum_bf16_rows(const rapt_linear_task *t, const few_scratch *s, bool 
     const rapt_linear_problem *p = t->problem;
     const rapt_type type = layout_of(p, gate)->type;
     uint16_t *const copy = (uint16_t *)s->copied;
-    if (reads_packed(t)) {
+    if (few_read_packed(t)) {
         const float *packed = weights_of(t, gate)->packed;
         for (int64_t part = 0; part * RAPT_LINEAR_PART < p->in; part++)
             sum_packed_bf16_rows(p, packed + packed_offset(p, out, part), part, s->x, (int)t->tokens, sums);

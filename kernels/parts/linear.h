@@ -8,10 +8,11 @@
 
 /* Scratch of a task of few tokens. */
 typedef struct few_scratch {
-    float *x;       /* [sixteens][tokens][16], padded with zeros; bf16 arithmetic: [tokens][whole steps of channels] */
-    float *copied;  /* bf16 arithmetic: a part of 16 rows of weights that cannot be multiplied where they lie */
-    float *row;     /* a token, or such a row of weights, as f32 */
-    float *sums;    /* as in linear_rows; bf16 arithmetic: [tokens][16]. Used for the weights, and then anew for the gate */
+    float *x;      /* [sixteens][tokens][16], padded with zeros; bf16 arithmetic: [tokens][whole steps of channels], or for packed
+                    * weights as      place_token_for_packed says */
+    float *copied; /* bf16 arithmetic: a part of 16 rows of weights that cannot be multiplied where they lie */
+    float *row;    /* a token, or such a row of weights, as f32 */
+    float *sums;   /* as in linear_rows; bf16 arithmetic: [tokens][16]. Used for the weights, and then anew for the gate */
     float *outputs; /* [2][16]: of a token, and the residual that is added to them */
 } few_scratch;
 
@@ -79,8 +80,8 @@ static int most_rows(const rapt_linear_problem *p) {
     return rapt_min(rapt_max(rows, WHOLE), RAPT_STAGED_ROWS);
 }
 
-/* True if few tokens of this task are multiplied by packed weights. */
-static inline bool reads_packed(const rapt_linear_task *t) {
+/* True if this task multiplies few tokens by packed weights, and reads no others. */
+static inline bool few_read_packed(const rapt_linear_task *t) {
     return RAPT_BF16_PACKED_TOKENS > 0 && BF16 && t->weight.packed && (!gated(t->problem) || t->gate.packed);
 }
 
@@ -97,12 +98,13 @@ static int most_tiles(const rapt_linear_problem *p) {
     return rapt_max(1, rapt_min(RAPT_LINEAR_TILES >> gated(p), RAPT_STAGED_FLOATS / (int64_t)token_floats(p->in)));
 }
 
-/* True if these are few tokens (rapt_tuning.few_tokens): weights are then multiplied where they lie in memory. */
+/* True if these are few tokens (rapt_tuning.few_tokens): weights are then multiplied where they lie in memory, unless
+ * few_read_packed. */
 static inline bool are_few(const rapt_linear_problem *p, int64_t tokens) { return tokens <= p->few_tokens; }
 
 /* True if the tokens of this task are few, for its weights as they lie or as they are packed. */
 static inline bool has_few_tokens(const rapt_linear_task *t) {
-    return are_few(t->problem, t->tokens) || (t->tokens <= RAPT_BF16_PACKED_TOKENS && reads_packed(t));
+    return are_few(t->problem, t->tokens) || (t->tokens <= RAPT_BF16_PACKED_TOKENS && few_read_packed(t));
 }
 
 /* Returns the channels of a staged token of few: whole steps in bf16 arithmetic, else whole sixteens. */
@@ -455,7 +457,7 @@ static void stage_few_tokens(const rapt_linear_task *t, const few_scratch *s) {
         stage_element_rows(p->x.type, s->row, 0, &row, 1, 0, (int)p->in);
         if (BF16) {
             pack_bf16_row(s->row, (int)in);
-            if (reads_packed(t)) place_packed_token(s->x, in, i, tokens, s->row);
+            if (few_read_packed(t)) place_token_for_packed(s->x, in, i, tokens, s->row);
             else memcpy(s->x + (size_t)i * in, s->row, in * sizeof *s->row);
             continue;
         }
@@ -742,8 +744,11 @@ static size_t linear_scratch_bytes(const rapt_linear_problem *p, int64_t tokens,
     if (tokens <= 0 || outs <= 0) return 0;
     if (INTEGER) return sizeof(float) * lay_out_integer_linear(p, NULL, &integers, tokens);
     if (are_few(p, tokens)) return sizeof(float) * lay_out_few(p, NULL, &few, tokens);
-    const size_t floats = lay_out_many(p, NULL, &many, tokens, outs);
+    size_t floats = lay_out_many(p, NULL, &many, tokens, outs);
     const int64_t packed = BF16 ? rapt_min(tokens, RAPT_BF16_PACKED_TOKENS) : 0; /* tokens that may be few, by packed weights */
-    const size_t if_few = packed > 0 ? lay_out_few(p, NULL, &few, packed) : 0;
-    return sizeof(float) * (if_few > floats ? if_few : floats);
+    if (packed > 0) {
+        const size_t if_few = lay_out_few(p, NULL, &few, packed);
+        if (if_few > floats) floats = if_few;
+    }
+    return sizeof(float) * floats;
 }

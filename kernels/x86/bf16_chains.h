@@ -32,15 +32,15 @@
 #define add_bf16_step        add_bf16_step
 #define end_bf16_rows        end_bf16_rows
 
-#define bf16_weight_floats   bf16_weight_floats
-#define stage_bf16_weights   stage_bf16_weights
-#define multiply_bf16_part   multiply_bf16_part
-#define bf16_part_prefetches bf16_part_prefetches
-#define place_packed_token   place_packed_token
-#define sum_packed_bf16_rows sum_packed_bf16_rows
+#define bf16_weight_floats     bf16_weight_floats
+#define stage_bf16_weights     stage_bf16_weights
+#define multiply_bf16_part     multiply_bf16_part
+#define bf16_part_prefetches   bf16_part_prefetches
+#define place_token_for_packed place_token_for_packed
+#define sum_packed_bf16_rows   sum_packed_bf16_rows
 
-/* With 9 to 24 tokens packed weights are 1.03 to 1.6 times as fast so as with tokens in lanes, with 28 they are 0.88 times (AMD
- * EPYC, Zen 4). */
+/* Beside tokens in lanes, packed weights with outputs in lanes are 0.97 to 1.6 times as fast for 9 to 24 tokens and 0.88 times
+ * for 28 (AMD EPYC, Zen 4). */
 #define RAPT_BF16_PACKED_TOKENS 24
 
 #if !defined(v_fma_pairs)
@@ -59,7 +59,7 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
 enum { CHAIN_SUMS = 12 };
 
 /* Returns the rows of a register tile of nv vectors, a power of two. */
-static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : nv <= CHAIN_SUMS / 4 ? 4 : 2; }
+static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : nv <= 3 ? 4 : 2; }
 
 /* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
  * `first`. a: STEP_PAIRS chain pairs of each row, rs floats from row to row and ks from pair to pair; b: [STEP_PAIRS][TILE_ROWS];
@@ -540,21 +540,21 @@ static void end_bf16_rows(const rapt_problem *p, const row_scratch *s, query_row
 
 /* Weights are staged with RAPT_VL rows in lanes: [RAPT_VL rows][step][pair][row]. Many tokens take a pair of a row at a time; few
  * tokens take a vector, at the rate of memory. */
-enum { LANES_STEP = STEP_PAIRS * RAPT_VL }; /* the floats of a step of RAPT_VL rows */
+enum { LANES_STEP_FLOATS = STEP_PAIRS * RAPT_VL }; /* the floats of a step of RAPT_VL rows */
 _Static_assert(RAPT_VL == RAPT_PARTIAL_SUMS, "packed weights are addressed by RAPT_PARTIAL_SUMS rows");
 
 /* Returns the floats of a part of RAPT_VL rows of weights. */
-static inline size_t lanes_part(const rapt_linear_problem *p) { return (size_t)part_steps(p, 0) * LANES_STEP; }
+static inline size_t lanes_part_floats(const rapt_linear_problem *p) { return (size_t)part_steps(p, 0) * LANES_STEP_FLOATS; }
 
-static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { return rows / RAPT_VL * lanes_part(p); }
+static size_t bf16_weight_floats(const rapt_linear_problem *p, size_t rows) { return rows / RAPT_VL * lanes_part_floats(p); }
 
 static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, const many_scratch *s, const char *const *rows,
                                int n, int channels) {
     float *to = s->weights;
-    for (int r = 0; r < n; r += RAPT_VL, to += lanes_part(p)) {
-        stage_rows_of_chains(type, to, STEP_PAIRS, LANES_STEP, rows + r, rapt_min(RAPT_VL, n - r), channels, s->row);
+    for (int r = 0; r < n; r += RAPT_VL, to += lanes_part_floats(p)) {
+        stage_rows_of_chains(type, to, STEP_PAIRS, LANES_STEP_FLOATS, rows + r, rapt_min(RAPT_VL, n - r), channels, s->row);
         float *step = to;
-        for (int c = 0; c < channels; c += RAPT_STEP, step += LANES_STEP) {
+        for (int c = 0; c < channels; c += RAPT_STEP, step += LANES_STEP_FLOATS) {
             vf pairs[RAPT_VL];
             UNROLLED(j, RAPT_VL) pairs[j] = v_load(step + (size_t)j * RAPT_VL);
             v_transpose(pairs);
@@ -569,7 +569,7 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
     for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
             for (int r = row; r < rapt_min(rows, row + BF16_PRODUCT_ROWS); r += RAPT_VL)
-                chain_step_of_lanes(weights + (size_t)(r / RAPT_VL) * lanes_part(p) + (size_t)step * LANES_STEP,
+                chain_step_of_lanes(weights + (size_t)(r / RAPT_VL) * lanes_part_floats(p) + (size_t)step * LANES_STEP_FLOATS,
                                     tokens + (size_t)step * RAPT_BF16_STEP_FLOATS, c + (size_t)r * TILE_ROWS,
                                     part == 0 && step == 0, rapt_min(RAPT_VL, rows - r), vectors, ahead);
 }
@@ -582,7 +582,7 @@ static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int 
 enum { PACKED_TILE_TOKENS = 8 };
 
 /* Tokens of a register tile lie side by side: [pair][token]. */
-static void place_packed_token(float *x, size_t in, int i, int tokens, const float *row) {
+static void place_token_for_packed(float *x, size_t in, int i, int tokens, const float *row) {
     const int first = i / PACKED_TILE_TOKENS * PACKED_TILE_TOKENS, nt = rapt_min(PACKED_TILE_TOKENS, tokens - first);
     float *to = x + (size_t)first * (in / 2) + (i - first);
     for (size_t c = 0; c < in; c += RAPT_STEP)
@@ -599,7 +599,7 @@ static RAPT_INLINE void chain_packed_steps(const int ns, const int nt, const flo
         UNROLLED(t, nt) even[step][t] = odd[step][t] = v_set1(0.0f);
     UNROLLED(j, STEP_PAIRS / 2)
         UNROLLED(step, ns) {
-            const float *from = weights + (size_t)step * LANES_STEP + (size_t)(2 * j) * RAPT_VL;
+            const float *from = weights + (size_t)step * LANES_STEP_FLOATS + (size_t)(2 * j) * RAPT_VL;
             const float *tokens = x + (size_t)(step * STEP_PAIRS + 2 * j) * (size_t)nt;
             const vf of_even = v_load(from), of_odd = v_load(from + RAPT_VL);
             UNROLLED(i, 2) prefetch((const char *)(from + (size_t)i * RAPT_VL), ahead);
@@ -619,7 +619,7 @@ static RAPT_INLINE void chain_packed_part(const int nt, const float *weights, in
     const int ns = nt > 1 && nt <= 5 ? 2 : 1; /* what 32 registers have room for; one token is faster in the order of memory */
     vf sum[PACKED_TILE_TOKENS];
     UNROLLED(t, nt) sum[t] = first ? v_set1(0.0f) : v_load(sums + (size_t)t * RAPT_VL);
-    for (; steps >= ns; steps -= ns, weights += ns * LANES_STEP, x += ns * STEP_PAIRS * nt)
+    for (; steps >= ns; steps -= ns, weights += ns * LANES_STEP_FLOATS, x += ns * STEP_PAIRS * nt)
         chain_packed_steps(ns, nt, weights, x, sum);
     if (steps > 0) chain_packed_steps(1, nt, weights, x, sum);
     UNROLLED(t, nt) v_store(sums + (size_t)t * RAPT_VL, sum[t]);
