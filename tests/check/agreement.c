@@ -279,6 +279,14 @@ static void case_pairs(check *c) {
             if (n % 3 == 1) p.desc.scale = -0.125f;
             examine(c, &p);
         }
+    /* Queries times a scale that is no sign, tiny or of each channel of K, are no bf16. */
+    for (int n = 0; n < 2; n++) {
+        problem p = problem_of(c, 1, 4, 2, 40, 100, 64, 24);
+        problem_types(&p, RAPT_BF16, RAPT_BF16, RAPT_BF16, RAPT_F32);
+        if (n) p.k_grain = GRAIN_CHANNEL;
+        else p.desc.scale = 0x1.9p-70f;
+        examine(c, &p);
+    }
 }
 
 static void case_signed_zeros(check *c) { data_like(c, DATA_ZEROS); }

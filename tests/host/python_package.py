@@ -282,7 +282,11 @@ def test_verify():
         "a window": (k, v, {"window": (3, 4)}), "a mask": (k, v, {"mask": mask}), "a mask of keys": (k, v, {"mask": mask[0, 0, 0]}),
         "a bias": (k, v, {"bias": random(4, 1, 40)}), "lengths": (k, v, {"kv_lengths": [40, 4], "causal": "bottom-right"}),
         "alibi": (k, v, {"alibi": True, "causal": "bottom-right"}), "sinks": (k, v, {"sinks": [0.5] * 4, "softcap": 3.0}),
-        "bf16 arithmetic": (k, v, {"arith": "bf16"}), "f16 keys": (k.astype(np.float16), v, {"causal": "bottom-right"}),
+        "bf16 arithmetic": (k, v, {"arith": "bf16"}),
+        "int8 arithmetic": (
+            (k * 30).clip(-127, 127).astype(np.int8), (v * 30).clip(-127, 127).astype(np.int8),
+            {"arith": "int8", "k_scales": np.full((1, 1, 1, 1), 0.03, np.float32), "v_scales": np.full((1, 1, 1, 1), 0.02, np.float32)}),
+        "f16 keys": (k.astype(np.float16), v, {"causal": "bottom-right"}),
         "pages": (pages, pages, {"page_table": table, "kv_lengths": [20, 9], "causal": "bottom-right"})}
     for name, (keys, values, options) in problems.items():
         o = rapt.attention(q, keys, values, **options)
