@@ -341,6 +341,34 @@ def smollm2():
             transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file))
 
 
+# What a model may be made of, and the options of reproducible().
+KINDS = {
+    "bf16": (torch.bfloat16, {}), "f16": (torch.float16, {}), "bf16 by bf16 arithmetic": (torch.bfloat16, {"arith": "bf16"}),
+    "weights of q8_0": (torch.float32, {"weights": "q8_0"}), "weights of q4_0": (torch.float32, {"weights": "q4_0"}),
+    "weights of q4_1": (torch.float32, {"weights": "q4_1"}), "weights of int8": (torch.float32, {"weights": "int8"}),
+    "prepacked": (torch.float32, {"prepack": True}), "prepacked q8_0": (torch.float32, {"weights": "q8_0", "prepack": True}),
+    "prepacked bf16 by bf16 arithmetic": (torch.bfloat16, {"arith": "bf16", "prepack": True}),
+}
+
+
+def modules():
+    """Modules of PyTorch's own, whose weights have the same bits everywhere, and inputs of a batch of 4."""
+    found = {
+        "a convolutional network": (torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, 2), torch.nn.BatchNorm2d(16), torch.nn.SiLU(),
+            torch.nn.Conv2d(16, 32, 3, groups=4), torch.nn.GroupNorm(4, 32), torch.nn.GELU(), torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(), torch.nn.Linear(32, 5), torch.nn.Softmax(1)), images(4)),
+        "nn.TransformerEncoder": (torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2,
+                                                              enable_nested_tensor=False), noise(4 * 9 * 64, 1).view(4, 9, 64)),
+        "nn.RMSNorm and a perceptron": (torch.nn.Sequential(torch.nn.RMSNorm(512), torch.nn.Sequential(
+            torch.nn.Linear(512, 96), torch.nn.GELU("tanh"), torch.nn.Linear(96, 512))), noise(4 * 512, 1).view(4, 512)),
+    }
+    for module, _ in found.values():
+        module.eval()
+        for number, p in enumerate(module.parameters()):
+            p.data.copy_(noise(p.numel(), number + 1).view(p.shape) / 4 + (0.5 if p.dim() == 1 else 0))
+    return found
+
+
 def print_digests():
     """For each family: of the model by itself, and reproducible, the digest of all states. The same of operators: of those that are
     substituted, and of what takes their place with those that are not."""
@@ -370,6 +398,15 @@ def print_digests():
         plain = digest(alone(model, kind))
         rapt.transformers.reproducible(model, example(kind), strict=True)
         found[name] = plain, digest(alone(model, kind))
+    for what, (dtype, options) in KINDS.items() if "Llama" in chosen() else ():
+        model = made("Llama", dtype)
+        plain = digest(alone(model, "decoder"))
+        rapt.transformers.reproducible(model, example("decoder"), **options)
+        found[f"Llama, {what}"] = plain, digest(alone(model, "decoder"))
+    for what, (module, x) in modules().items():
+        plain = digest([module(x)])
+        rapt.torch.reproducible(module, x)
+        found[what] = plain, digest([module(x)])
     print(json.dumps(found))
 
 
@@ -518,13 +555,8 @@ def test_processes():
 
 
 def test_types_and_weights():
-    kinds = [("bf16", torch.bfloat16, {}), ("f16", torch.float16, {}), ("bf16 by bf16 arithmetic", torch.bfloat16, {"arith": "bf16"}),
-             ("weights of q8_0", torch.float32, {"weights": "q8_0"}), ("weights of q4_0", torch.float32, {"weights": "q4_0"}),
-             ("weights of q4_1", torch.float32, {"weights": "q4_1"}),
-             ("weights of int8", torch.float32, {"weights": "int8"}), ("prepacked", torch.float32, {"prepack": True}),
-             ("prepacked q8_0", torch.float32, {"weights": "q8_0", "prepack": True})]
     results = {}
-    for what, dtype, options in kinds:
+    for what, (dtype, options) in KINDS.items():
         model = made("Llama", dtype)
         plain = alone(model, "decoder")
         report = rapt.transformers.reproducible(model, example("decoder"), **options)
@@ -533,37 +565,38 @@ def test_types_and_weights():
         far = float((ours[0].float() - plain[0].float()).norm() / plain[0].float().norm())
         ok(not any(found.values()) and report.is_reproducible and 0 < far < (0.3 if "q4_" in what else 0.05),
            f"Llama, {what}: the same bits in all cases, off by {far:.2g}", (found, far, report))
-    for what, like in (("prepacked q8_0", "weights of q8_0"),):
+    for what, like in (("prepacked q8_0", "weights of q8_0"), ("prepacked bf16 by bf16 arithmetic", "bf16 by bf16 arithmetic")):
         ok(not unlike([(results[what], results[like])]), f"{what}: the bits of {like}")
     model = made("Llama")
     rapt.transformers.reproducible(model)
     ok(not unlike([(results["prepacked"], alone(model, "decoder"))]), "prepacked: the bits of weights as they are")
 
 
+def in_ways(module, x):
+    """What a module says of a batch, by numbers of threads, and entry by entry."""
+    for threads in THREADS:
+        torch.set_num_threads(threads)
+        yield module(x)
+    torch.set_num_threads(1)
+    yield torch.cat([module(x[i:i + 1]) for i in range(len(x))])
+
+
 def test_modules():
     """rapt.torch.reproducible(), of modules of PyTorch's own."""
-    modules = {
-        "a convolutional network": (torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, 2), torch.nn.BatchNorm2d(16), torch.nn.SiLU(),
-            torch.nn.Conv2d(16, 32, 3, groups=4), torch.nn.GroupNorm(4, 32), torch.nn.GELU(), torch.nn.AdaptiveAvgPool2d(1),
-            torch.nn.Flatten(), torch.nn.Linear(32, 5), torch.nn.Softmax(1)), images(4)),
-        "nn.TransformerEncoder": (torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2,
-                                                              enable_nested_tensor=False), noise(4 * 9 * 64, 1).view(4, 9, 64)),
-        "nn.RMSNorm and a perceptron": (torch.nn.Sequential(torch.nn.RMSNorm(64), torch.nn.Sequential(
-            torch.nn.Linear(64, 96), torch.nn.GELU("tanh"), torch.nn.Linear(96, 64))), noise(4 * 9 * 64, 1).view(4, 9, 64)),
-    }
-    for what, (module, x) in modules.items():
-        module.eval()
+    moved = 0
+    for what, (module, x) in modules().items():
         plain = module(x)
+        moved += sum(not same(one, plain) for one in in_ways(module, x))
         report = rapt.torch.reproducible(module, x)
         ours = module(x)
         far = float((plain - ours).abs().max())
         ok(report.is_reproducible and 0 < far < 1e-5, f"{what}: nothing is left whose bits differ", (far, report))
-        ok(all(same(module(x[i:i + 1]), ours[i:i + 1]) for i in range(len(x))),
-           f"{what}: an entry of a batch has the bits that it has alone")
+        ok(all(same(one, ours) for one in in_ways(module, x)), f"{what}: the same bits with 1, 2 and 7 threads, and alone and in a batch")
         for make, how in ((copy.deepcopy, "a copy"), (lambda m: pickle.loads(pickle.dumps(m)), "a pickled one")):
             ok(same(make(module)(x), ours), f"{what}: {how} has the same bits")
         report.restore()
         ok(same(module(x), plain) and all(p.requires_grad for p in module.parameters()), f"{what}: restore() gives PyTorch's own back")
+    ok(moved > 0, f"by themselves, they have other bits in {moved} of these ways")
 
 
 def test_minilm():
