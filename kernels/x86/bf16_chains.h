@@ -632,31 +632,17 @@ static RAPT_NOINLINE void sum_packed_bf16_rows(const rapt_linear_problem *p, con
     for (int nt; tokens > 0; tokens -= nt, x += pairs * (size_t)nt, sums += (size_t)nt * RAPT_VL) {
         nt = rapt_min(tokens, PACKED_TILE_TOKENS);
         const float *from = x + done * (size_t)nt;
-        const bool first = part == 0;
+        /* clang-format off */
         switch (nt) {
-        case 8:
-            chain_packed_part(8, weights, steps, from, first, sums);
-            break;
-        case 7:
-            chain_packed_part(7, weights, steps, from, first, sums);
-            break;
-        case 6:
-            chain_packed_part(6, weights, steps, from, first, sums);
-            break;
-        case 5:
-            chain_packed_part(5, weights, steps, from, first, sums);
-            break;
-        case 4:
-            chain_packed_part(4, weights, steps, from, first, sums);
-            break;
-        case 3:
-            chain_packed_part(3, weights, steps, from, first, sums);
-            break;
-        case 2:
-            chain_packed_part(2, weights, steps, from, first, sums);
-            break;
-        default:
-            chain_packed_part(1, weights, steps, from, first, sums);
+        case 8: chain_packed_part(8, weights, steps, from, part == 0, sums); break;
+        case 7: chain_packed_part(7, weights, steps, from, part == 0, sums); break;
+        case 6: chain_packed_part(6, weights, steps, from, part == 0, sums); break;
+        case 5: chain_packed_part(5, weights, steps, from, part == 0, sums); break;
+        case 4: chain_packed_part(4, weights, steps, from, part == 0, sums); break;
+        case 3: chain_packed_part(3, weights, steps, from, part == 0, sums); break;
+        case 2: chain_packed_part(2, weights, steps, from, part == 0, sums); break;
+        default: chain_packed_part(1, weights, steps, from, part == 0, sums);
         }
+        /* clang-format on */
     }
 }
