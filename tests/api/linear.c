@@ -456,25 +456,35 @@ static void packed_bytes(const char *isa, rapt_arith arith, const rapt_linear_pl
     aligned_destroy((void *)(uintptr_t)three.prepacked), aligned_destroy((void *)(uintptr_t)three.gate_prepacked);
 }
 
+typedef struct packed_case {
+    int64_t tokens, in, out;
+    bool gated;
+    const rapt_tuning *tuning;
+} packed_case;
+
+static packed_case packed_tokens(int64_t tokens, bool gated, const rapt_tuning *tuning) {
+    return (packed_case){tokens, PACKED_IN, PACKED_OUT, gated, tuning};
+}
+
 /* Many tokens, in integer arithmetic any and in bf16 arithmetic of avx512_bf16, too, read prepacked weights and none of the
  * others, which are gone by then. */
-static void packed_alone(const char *isa, rapt_arith arith, int64_t tokens, bool gated, const rapt_tuning *tuning) {
-    const int64_t sizes[] = {tokens * PACKED_IN, PACKED_OUT * PACKED_IN, tokens * PACKED_OUT};
+static void packed_alone(const char *isa, rapt_arith arith, packed_case c) {
+    const int64_t sizes[] = {c.tokens * c.in, c.out * c.in, c.tokens * c.out};
     const rapt_type type = arith == RAPT_INT8_DOT ? RAPT_INT8 : RAPT_F32;
     rapt_linear_desc desc;
     rapt_linear_plan plan;
     rapt_linear_args args;
     rapt_linear_desc_init(&desc), rapt_linear_args_init(&args);
-    desc.tokens = tokens, desc.in = PACKED_IN, desc.out = PACKED_OUT, desc.arith = arith, desc.isa = isa, desc.tuning = tuning;
-    desc.x = rapt_layout_bshd(RAPT_F32, 1, tokens, PACKED_IN);
-    desc.y = rapt_layout_bshd(RAPT_F32, 1, tokens, PACKED_OUT);
-    desc.weight = rapt_layout_bshd(type, 1, PACKED_OUT, PACKED_IN);
-    if (gated) desc.gate = desc.weight;
+    desc.tokens = c.tokens, desc.in = c.in, desc.out = c.out, desc.arith = arith, desc.isa = isa, desc.tuning = c.tuning;
+    desc.x = rapt_layout_bshd(RAPT_F32, 1, c.tokens, c.in);
+    desc.y = rapt_layout_bshd(RAPT_F32, 1, c.tokens, c.out);
+    desc.weight = rapt_layout_bshd(type, 1, c.out, c.in);
+    if (c.gated) desc.gate = desc.weight;
     size_t bytes = 0;
     if (rapt_linear_plan_init(&plan, &desc) || rapt_linear_workspace_size(&plan, 1, &bytes)) abort();
     float *x = random_floats(sizes[0], 1.0f), *w = random_floats(sizes[1], 1.0f), *g = random_floats(sizes[1], 1.0f);
-    float *y[2] = {new_floats(sizes[2]), new_floats(sizes[2])}, *scales = random_floats(PACKED_OUT, 0.01f);
-    args.x = x, args.weight = w, args.gate = gated ? g : NULL, args.y = y[0], args.workspace = new_workspace(bytes),
+    float *y[2] = {new_floats(sizes[2]), new_floats(sizes[2])}, *scales = random_floats(c.out, 0.01f);
+    args.x = x, args.weight = w, args.gate = c.gated ? g : NULL, args.y = y[0], args.workspace = new_guarded(bytes),
     args.workspace_bytes = bytes;
     if (type == RAPT_INT8) args.scales = args.gate_scales = scales; /* always with a gate */
     rapt_status status = rapt_linear_run(&plan, &args);
@@ -483,9 +493,9 @@ static void packed_alone(const char *isa, rapt_arith arith, int64_t tokens, bool
     for (int64_t i = 0; i < sizes[1]; i++) w[i] = g[i] = NAN;
     args.y = y[1];
     if (status == RAPT_OK) status = rapt_linear_run(&plan, &args);
-    tap_ok(status == RAPT_OK && memcmp(y[0], y[1], (size_t)sizes[2] * sizeof(float)) == 0,
-           "%s: %d tokens read prepacked weights alone%s%s%s", isa, (int)tokens, arithmetic_names[arith],
-           gated ? "" : ", no gate", tuning ? ", tuned" : "");
+    tap_ok(status == RAPT_OK && intact(args.workspace, bytes) && memcmp(y[0], y[1], (size_t)sizes[2] * sizeof(float)) == 0,
+           "%s: %d tokens of %d channels read prepacked weights alone%s%s%s", isa, (int)c.tokens, (int)c.in,
+           arithmetic_names[arith], c.gated ? "" : ", no gate", c.tuning ? ", tuned" : "");
     free(x), free(w), free(g), free(y[0]), free(y[1]), free(scales), aligned_destroy(args.workspace);
     aligned_destroy((void *)(uintptr_t)args.prepacked), aligned_destroy((void *)(uintptr_t)args.gate_prepacked);
 }
@@ -718,16 +728,20 @@ static void test_kernel(const char *isa, bool whole) {
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);
     activations(isa);
-    packed_alone(isa, RAPT_EXACT, PACKED_TOKENS, true, NULL), packed_alone(isa, RAPT_BF16_DOT, PACKED_TOKENS, true, NULL);
-    packed_alone(isa, RAPT_INT8_DOT, PACKED_TOKENS, true, NULL), packed_alone(isa, RAPT_INT8_DOT, 1, true, NULL);
+    packed_alone(isa, RAPT_EXACT, packed_tokens(PACKED_TOKENS, true, NULL));
+    packed_alone(isa, RAPT_BF16_DOT, packed_tokens(PACKED_TOKENS, true, NULL));
+    packed_alone(isa, RAPT_INT8_DOT, packed_tokens(PACKED_TOKENS, true, NULL));
+    packed_alone(isa, RAPT_INT8_DOT, packed_tokens(1, true, NULL));
     if (strncmp(isa, "avx512_bf16", strlen("avx512_bf16")) == 0) { /* or its emulation */
         rapt_tuning none, most;
         rapt_tuning_init(&none), rapt_tuning_init(&most);
         none.bf16_few_tokens = 0, most.bf16_few_tokens = 32;
         for (int64_t tokens = 1; tokens <= 33; tokens++) {
-            packed_alone(isa, RAPT_BF16_DOT, tokens, tokens % 2, NULL);
-            packed_alone(isa, RAPT_BF16_DOT, tokens, tokens % 3, tokens % 2 ? &none : &most);
+            packed_alone(isa, RAPT_BF16_DOT, packed_tokens(tokens, tokens % 2, NULL));
+            packed_alone(isa, RAPT_BF16_DOT, packed_tokens(tokens, tokens % 3, tokens % 2 ? &none : &most));
         }
+        /* of so many channels that few tokens take more scratch than many */
+        packed_alone(isa, RAPT_BF16_DOT, (packed_case){.tokens = 24, .in = 9000, .out = 5});
     }
     spoiled_tokens(isa);
     packed_apart(isa);
