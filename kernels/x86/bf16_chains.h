@@ -58,8 +58,10 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
  * B for each chain are 6, and a pair of A is 1: 31 of 32. */
 enum { CHAIN_SUMS = 12 };
 
-/* Returns the rows of a register tile of nv vectors, a power of two. */
-static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : nv <= 3 ? 4 : 2; }
+_Static_assert(RAPT_TILE_VECTORS <= 3, "4 rows by 4 vectors need 32 registers for their sums alone");
+
+/* Returns the rows of a register tile of nv vectors, which divide RAPT_VL. */
+static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : 4; }
 
 /* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
  * `first`. a: STEP_PAIRS chain pairs of each row, rs floats from row to row and ks from pair to pair; b: [STEP_PAIRS][TILE_ROWS];
