@@ -60,7 +60,8 @@ enum { CHAIN_SUMS = 12 };
 
 _Static_assert(RAPT_TILE_VECTORS <= 3, "4 rows by 4 vectors need 32 registers for their sums alone");
 
-/* Returns the rows of a register tile of nv vectors, which divide RAPT_VL. */
+/* Returns the rows of a register tile of nv vectors, which divide RAPT_VL: rows left over cost a third
+ * (docs/experiments/bf16.md). */
 static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : 4; }
 
 /* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
@@ -580,7 +581,7 @@ static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int 
     return part_steps(p, part) * (rows / chain_tile_rows(RAPT_TILE_VECTORS));
 }
 
-/* The most tokens of a register tile. For each step, a token has a sum of each chain. */
+/* The most tokens of a register tile: each has a sum of each chain of a step, and one of all steps, 24 of 32 registers. */
 enum { PACKED_TILE_TOKENS = 8 };
 
 /* Tokens of a register tile lie side by side: [pair][token]. */
