@@ -165,7 +165,7 @@ def type_in_mixture(name: str, columns: int) -> str:
 
 
 def rewrite(path: Path, to: Path, kind: str) -> None:
-    """A model with its matrices in another type, f32, f16, q8_0 or q4_0, or q4_K_M, a mixture, and all else as it was."""
+    """A model with its matrices in another type, f32, f16, bf16, q8_0 or q4_0, or q4_K_M, a mixture, and all else as it was."""
     reader = gguf.GGUFReader(path)
     writer = gguf.GGUFWriter(to, reader.fields["general.architecture"].contents())
     types = gguf.GGUFValueType

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import xllamacpp  # noqa: F401  host.so calls it, and wants it loaded
 
-TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}  # the numbers of ggml's types
+TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30}  # the numbers of ggml's types
 
 
 class Host:

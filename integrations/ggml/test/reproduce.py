@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models whose logits must have the same bits, whatever is computed at once and by how many threads: test.py calls this, in
 a process for each arithmetic, and reads its lines. Usage:
-reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf...
+reproduce.py FOLDER [--host NAME] [--hash] [--control] [--prompts N] MODEL.gguf[@CACHE]...
 
-A line of JSON is a test, [passed, what]; "hash MODEL HEX" is that of the logits of a fixed text. N prompts are answered with and
-without prompt lookup (Saxena 2023), with tokens that end the answer ignored. --hash prints the hashes alone. --control does all of
-it without the device: of each model something must differ, and each promise must be broken by one of them."""
+CACHE is the type of K and V in the cache, f16 unless it is named. A line of JSON is a test, [passed, what]; "hash MODEL[@CACHE]
+HEX" is that of the logits of a fixed text. N prompts are answered with and without prompt lookup (Saxena 2023), with tokens that
+end the answer ignored. --hash prints the hashes alone. --control does all of it without the device: of each model something must
+differ, and each promise must be broken by one of them."""
 import argparse
 import hashlib
 import json
@@ -26,6 +27,18 @@ PROMISES = ("tokens at once", "threads", "a cache", "sizes of batches", "other s
 ANSWER, DRAFT = 40, 8  # tokens of an answer, and of a draft
 
 
+class Case:
+    """A model and a type of cache, from a word of the command line."""
+
+    def __init__(self, word):
+        path, self.cache = re.fullmatch(r"(.*\.gguf)(?:@(\w+))?", word).groups("f16")
+        self.path = Path(path)
+        self.name = self.path.stem + word[len(path):]
+
+    def open(self, host, tokens, **options):
+        return host.open(self.path, tokens, self.cache, **options)
+
+
 def test(good, what):
     print(json.dumps([bool(good), what]), flush=True)
 
@@ -43,9 +56,9 @@ def text_of(context):
     return context.tokens_of((ROOT / "README.md").read_text()[400:2000])[:TOKENS]
 
 
-def differences(host, path):
+def differences(host, case):
     """What changes the logits of a text, as pairs of a promise and a case, and these logits."""
-    context = host.open(path, 128)
+    context = case.open(host, 128)
     tokens = text_of(context)
     wanted = in_pieces(context, tokens, 1, 1)
     found = [("tokens at once", k) for k in AT_ONCE if not same(in_pieces(context, tokens, k, THREADS[k % 3]), wanted)]
@@ -58,7 +71,7 @@ def differences(host, path):
     if not same(context.feed(tokens[CUT:], 1), wanted[CUT:]):
         found.append(("a cache", "reused"))
     context.forget_from(CUT)
-    other = host.open(path, 128)
+    other = case.open(host, 128)
     other.copy_from(context)
     if not same(other.feed(tokens[CUT:], 2), wanted[CUT:]):
         found.append(("a cache", "restored"))
@@ -66,13 +79,13 @@ def differences(host, path):
         opened.close()
 
     for batch, micro_batch in BATCHES:
-        context = host.open(path, 128, batch=batch, micro_batch=micro_batch)
+        context = case.open(host, 128, batch=batch, micro_batch=micro_batch)
         if not same(in_pieces(context, tokens, TOKENS, 2), wanted):
             found.append(("sizes of batches", (batch, micro_batch)))
         context.close()
 
     # The text in each of 8 places, in the even ones and then in the odd ones, among others of other lengths; tokens come by turns.
-    context = host.open(path, 128, sequences=8)
+    context = case.open(host, 128, sequences=8)
     for odd in range(2):
         context.clear()
         texts = [tokens if at % 2 == odd else tokens[::-1][:TOKENS - 7 * at - 1] for at in range(8)]
@@ -93,10 +106,11 @@ def lookup(tokens):
     return []
 
 
-def answer(context, prompt, drafts):
-    """The tokens and logits of greedy decoding, and how many times the model was computed for them."""
-    context.clear()
-    rows = [context.feed(prompt, 2)[-1]]
+def answer(context, prompt, row, drafts):
+    """The tokens and logits of greedy decoding behind a prompt in the cache, whose logits end with a row, and how many times the
+    model was computed for them."""
+    context.forget_from(len(prompt))
+    rows = [row]
     tokens, passes = [int(rows[0].argmax())], 0
     while len(tokens) < ANSWER:
         draft = lookup(prompt + tokens) if drafts else []
@@ -117,16 +131,19 @@ def paragraphs():
                 yield text[:400]
 
 
-def speculation(host, path, wanted):
-    context, equal, passes, seconds = host.open(path, 512), 0, [0, 0], [0.0, 0.0]
+def speculation(host, case, wanted):
+    context, equal, passes, seconds = case.open(host, 512), 0, [0, 0], [0.0, 0.0]
     texts = [text for text, _ in zip(paragraphs(), range(wanted))]
     for text in texts:
         prompt = context.tokens_of(f"<|im_start|>user\nRepeat this text.\n\n{text}<|im_end|>\n<|im_start|>assistant\n")[:400]
-        results = []
+        results, start = [], time.perf_counter()
+        context.clear()
+        context.feed(prompt[:-1], 2, results=False)
+        row, of_prompt = context.feed(prompt[-1:], 2)[0], time.perf_counter() - start
         for drafts in False, True:
             start = time.perf_counter()
-            results.append(answer(context, prompt, drafts))
-            seconds[drafts] += time.perf_counter() - start
+            results.append(answer(context, prompt, row, drafts))
+            seconds[drafts] += of_prompt + time.perf_counter() - start
             passes[drafts] += results[-1][2]
         equal += results[0][0] == results[1][0] and same(results[0][1], results[1][1])
     context.close()
@@ -135,15 +152,15 @@ def speculation(host, path, wanted):
 
 def control(host, models, prompts):
     breaking = {promise: set() for promise in PROMISES}
-    for path in models:
-        found, _ = differences(host, path)
-        test(found, f"without the device, {path.stem} has other logits in {len(found)} cases")
+    for case in models:
+        found, _ = differences(host, case)
+        test(found, f"without the device, {case.name} has other logits in {len(found)} cases")
         for promise, _ in found:
-            breaking[promise].add(path.stem)
+            breaking[promise].add(case.name)
         if prompts:
-            equal, n, _, _ = speculation(host, path, prompts)
+            equal, n, _, _ = speculation(host, case, prompts)
             if equal < n:
-                breaking["prompt lookup"].add(path.stem)
+                breaking["prompt lookup"].add(case.name)
     for promise, names in breaking.items():
         test(names, f"without the device, logits depend on {promise}: {', '.join(sorted(names))}")
 
@@ -151,7 +168,7 @@ def control(host, models, prompts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("models", nargs="+", type=Case)
     parser.add_argument("--host", default="host.so")
     parser.add_argument("--hash", action="store_true")
     parser.add_argument("--control", action="store_true")
@@ -163,21 +180,21 @@ def main():
     elif not options.hash:
         control(host, options.models, options.prompts)
         return
-    for path in options.models:
+    for case in options.models:
         if options.hash:
-            context = host.open(path, 128)
+            context = case.open(host, 128)
             logits = in_pieces(context, text_of(context), TOKENS, 2)
             context.close()
         else:
-            found, logits = differences(host, path)
-            test(not found, f"{path.stem}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in "
+            found, logits = differences(host, case)
+            test(not found, f"{case.name}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in "
                             f"{len(BATCHES)} sizes of batches, behind a reused and a restored cache, among 7 others"
                             + "".join(f"; not: {promise}, {case}" for promise, case in found))
-        print("hash", path.stem, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
+        print("hash", case.name, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
         if options.prompts and not options.hash:
-            equal, n, passes, seconds = speculation(host, path, options.prompts)
+            equal, n, passes, seconds = speculation(host, case, options.prompts)
             test(equal == n == options.prompts,
-                 f"{path.stem}: {equal} of {n} answers of {ANSWER} tokens have the text and the logits of plain decoding with "
+                 f"{case.name}: {equal} of {n} answers of {ANSWER} tokens have the text and the logits of plain decoding with "
                  f"prompt lookup, in {passes[1]} passes instead of {passes[0]}, {seconds[0] / seconds[1]:.2f} times as fast")
 
 
