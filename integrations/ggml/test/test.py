@@ -241,6 +241,24 @@ def whole_models():
                    f"{found} {hashes[arithmetic]}")
 
 
+def slots():
+    """llama.cpp's server, with the device and without."""
+    model = FOLDER / "smollm2-q4_K_M.gguf"
+    for control in False, True:
+        environment = {"GGML_BACKEND_PATH": None, "OMP_WAIT_POLICY": "passive", "GGML_RAPT_ARITH": "int8", **SWITCHED_ON}
+        code, out, err = run(sys.executable, HERE / "slots.py", model, *([] if control else [LIBRARY]), **environment)
+        results = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
+        for kind, good, what in results:
+            if not control:
+                ok(good, f"llama.cpp's server, {kind}: {what}")
+            elif kind != "text":
+                ok(good != (kind == "logits"), f"llama.cpp's server without the device, {'other ' * (kind == 'logits')}{kind}: {what}")
+        ok(code == 0 and len(results) == 10, "the server ended well", out + err[-2000:])
+        if not control:
+            declined = re.findall(r"rapt: \d+ (?!other).* declined (\d+) times", err)
+            ok(declined == ["0", "0"], "and no attention and no product of its was declined", lines_of_rapt(err))
+
+
 # ---- Models ------------------------------------------------------------------------------------------------------------------
 
 
@@ -443,6 +461,7 @@ what_they_leave_out()
 the_other_operations()
 what_bits_depend_on()
 whole_models()
+slots()
 models()
 packages()
 loading()
