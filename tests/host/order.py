@@ -25,13 +25,14 @@ except ImportError:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = str(ROOT / "docs"), str(ROOT / "python")
 import order
+import stored
 import tap
 from rapt import _native as rapt
+from stored import FLOATS, floats
 from tap import ok
 
 COUNT = 60
 f32, BITS = np.float32, {"f32": np.float32, "f16": np.uint16, "bf16": np.uint16}
-FLOATS = "f32", "f16", "bf16"
 CAUSAL = {None: rapt.CAUSAL_NONE, "bottom-right": rapt.CAUSAL_BOTTOM_RIGHT, "top-left": rapt.CAUSAL_TOP_LEFT}
 ARITHMETICS = {"exact": rapt.EXACT, "int8": rapt.INT8_DOT, "bf16": rapt.BF16_DOT}
 STAGES = {"raw": rapt.SCORES_RAW, "capped": rapt.SCORES_CAPPED, "logits": rapt.SCORES_LOGITS, "weights": rapt.SCORES_WEIGHTS}
@@ -60,81 +61,15 @@ class Draw:
 
 # ---- Tensors -----------------------------------------------------------------------------------------------------------------
 
-# kind: the name of the type; rows: what the library gets; values: what these are; numbers and groups: what integer arithmetic
-# takes, groups being the scales, and minimums what is added, None for types that have none;
-# subs: integer scales and minimums of sub-blocks.
-Tensor = collections.namedtuple("Tensor", "kind rows values numbers groups minimums subs", defaults=(None, None, None, None))
-GROUPED = {"q8_0": (-128, 127), "int4": (-8, 7), "q4_0": (-8, 7), "q5_0": (-16, 15), "q4_1": (0, 15)}  # and the range of numbers
-
-
-def floats(x, kind="f32"):
-    """Of an array of float32, rounded to that type."""
-    values = x if kind == "f32" else order.rounded(x, kind)
-    if kind == "bf16": return Tensor(kind, (values.view(np.uint32) >> 16).astype(np.uint16), values)
-    return Tensor(kind, values.astype(np.float16 if kind == "f16" else f32), values)
-
-
 def widened(rows, kind):
     """Rows of a float type as float32."""
     if kind == "bf16": return (rows.astype(np.uint32) << 16).view(f32)
     return rows.view(np.float16).astype(f32) if kind == "f16" else rows
 
 
-def groups(draw, kind, shape):
-    """Of a type with groups of 32 channels."""
-    *outer, channels = shape
-    low, high = GROUPED[kind]
-    numbers = draw.rng.integers(low, high + 1, (*outer, channels // 32, 32))
-    scales, minimums = (draw.normal(*outer, channels // 32, 1).astype(np.float16) for _ in "sm")
-    n = (numbers - (0 if kind == "q8_0" else low)).astype(np.uint8)
-    first, second = (n[..., ::2], n[..., 1::2]) if kind == "int4" else (n[..., :16], n[..., 16:])
-    parts = [x.astype("<f2").view(np.uint8) for x in ((scales, minimums) if kind == "q4_1" else (scales,))]
-    if kind == "q5_0": parts.append(np.packbits(n >> 4, axis=-1, bitorder="little"))
-    parts.append(n if kind == "q8_0" else (first & 15) | second << 4)
-    rows, scales = np.concatenate(parts, axis=-1).reshape(*outer, -1), scales.astype(f32)
-    values = order.of_groups(scales, numbers, minimums.astype(f32) if kind == "q4_1" else f32(0))
-    return Tensor(kind, rows, values, numbers.reshape(shape), scales[..., 0], minimums[..., 0].astype(f32) if kind == "q4_1" else None)
-
-
-def blocks(draw, kind, shape):
-    """Of ggml's q4_K or q6_K, blocks of 256 channels with 8 or 16 parts."""
-    rows, count, parts = shape[0], shape[1] // 256, {"q4_k": 8, "q6_k": 16}[kind]
-    d, e = (draw.normal(rows, count, 1, 1).astype(np.float16) for _ in "de")
-
-    def some(low, high, *of):
-        return draw.rng.integers(low, high, (rows, count, *of))
-
-    def halves(x):
-        return x[..., 0].astype("<f2").view(np.uint8)
-
-    if kind == "q4_k":
-        a, b, n = some(0, 64, 8, 1), some(0, 64, 8, 1), some(0, 16, 8, 32)
-        first, last = (x[..., 0].reshape(rows, count, 2, 4) for x in (a, b))
-        scales = [first[:, :, 0] | first[:, :, 1] >> 4 << 6, last[:, :, 0] | last[:, :, 1] >> 4 << 6,
-                  first[:, :, 1] & 15 | (last[:, :, 1] & 15) << 4]
-        of_two = n.reshape(rows, count, 4, 2, 32)
-        parts = [halves(d), halves(e), *scales, (of_two[..., 0, :] | of_two[..., 1, :] << 4).reshape(rows, count, 128)]
-        n = n.astype(np.int8)
-    else:
-        a, b, e = some(-128, 128, 16, 1), np.zeros((rows, count, 16, 1)), np.zeros_like(e)
-        n = some(0, 64, 16, 16)
-        quarters = n.reshape(rows, count, 2, 4, 32)
-        low = quarters[..., :2, :] & 15 | (quarters[..., 2:, :] & 15) << 4
-        high = sum(quarters[..., i, :] >> 4 << 2 * i for i in range(4))
-        parts = [low.reshape(rows, count, 128), high.reshape(rows, count, 64), a[..., 0] & 255, halves(d)]
-        n = n - 32
-    bytes_of = np.concatenate([x.astype(np.uint8) for x in parts], axis=-1).reshape(rows, -1)
-    scales, minimums = (x[..., 0, 0].astype(f32) for x in (d, e))
-    return Tensor(kind, bytes_of, order.of_blocks(d, e, a, b, n), n.reshape(shape), scales, minimums if kind == "q4_k" else None,
-                  (a[..., 0], b[..., 0]))
-
-
 def tensor(draw, kind, shape, size=1.0):
-    if kind in GROUPED: return groups(draw, kind, shape)
-    if kind in ("q4_k", "q6_k"): return blocks(draw, kind, shape)
-    if kind != "int8": return floats(draw.normal(*shape) * f32(size), kind)
-    numbers = draw.rng.integers(-128, 128, shape).astype(np.int8)
-    return Tensor(kind, numbers, numbers.astype(f32), numbers)
+    """Scales, which are of f16, would not hold every size."""
+    return stored.drawn(draw.rng, kind, shape, size if kind in FLOATS else 1.0)
 
 
 def put_into(t, places, values):
@@ -282,11 +217,10 @@ def random_attention(draw, arithmetic):
     heads, kv_heads = one((1, 1), (2, 1), (4, 2), (3, 3), (6, 2))
     queries, keys = one(1, 2, 3, 7, 17, 33), one(1, 5, 63, 64, 100, 130, 511, 513, 600, 1030)
     if heads * queries * keys > 40000: queries = 2
-    kinds = ("int8", "q8_0", "int4", "q4_0", "q5_0") if arithmetic == "int8" else ("f32", *FLOATS, "int8", "q4_1")
-    k_kind, v_kind = one(*kinds), one(*kinds)
+    k_kind, v_kind = (one(*stored.INTEGER_KV) if arithmetic == "int8" else one("f32", one(*FLOATS), one(*stored.KV)) for _ in "kv")
     widths = (1, 3, 16, 31, 40, 64, 100), (32, 64, 96, 160)
-    d_k, d_v = one(*widths[k_kind in GROUPED]), one(*widths[v_kind in GROUPED])
-    if often(0.15): d_k = one(128, 160, 256) if k_kind in GROUPED else one(128, 129, 130, 192, 200)
+    d_k, d_v = one(*widths[stored.channels_of(k_kind) > 1]), one(*widths[stored.channels_of(v_kind) > 1])
+    if often(0.15): d_k = one(128, 160, 256) if stored.channels_of(k_kind) > 1 else one(128, 129, 130, 192, 200)
     size = one(1.0, 1.0, 1.0, 8.0, 2.0**-70)
     q, k = tensor(draw, one(*FLOATS), (heads, queries, d_k), size), tensor(draw, k_kind, (kv_heads, keys, d_k))
     v = tensor(draw, v_kind, (kv_heads, keys, d_v), one(1.0, 1.0, 2.0**-130, 2.0**100))
@@ -466,8 +400,8 @@ def linear_differs(library, isa, fused_class, draw):
     one, often = draw.one, draw.often
     tokens, channels, outputs = one(1, 2, 5, 40, 70), one(1, 5, 16, 96, 256, 1000, 1024, 1025, 1504, 1536, 2100), one(1, 7, 33)
     arithmetic, size = one("exact", "exact", "bf16", "int8"), one(1.0, 1.0, 1.0, 2.0**-75, 2.0**60)
-    kinds = [*FLOATS[:0 if arithmetic == "int8" else None], "int8"] + ["q8_0", "q4_0", "q4_1"] * (channels % 32 == 0)
-    kinds += ["q4_k", "q6_k"] * (channels % 256 == 0)
+    kinds = stored.INTEGER_WEIGHTS if arithmetic == "int8" else stored.WEIGHTS
+    kinds = [kind for kind in kinds if channels % stored.channels_of(kind) == 0]
     x, w = tensor(draw, one(*FLOATS), (tokens, channels), size), tensor(draw, one(*kinds), (outputs, channels), size)
     if often(0.1): spoil(draw, x, 1 / x.values.size)
     if often(0.2): put_into(x, 0, 0)

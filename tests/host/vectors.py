@@ -45,10 +45,42 @@ def alone(folder, name, to):
     return section
 
 
+def of_list(text, name):
+    """The types of a list in kernels/types/types.h, and their classes there: {type: class}."""
+    body = re.search(rf"#define {name}\([^)]*\)((?:[^\n]*\\\n)*[^\n]*)", text)[1]
+    return {kind.lower(): class_of for class_of, kind in re.findall(r"(\w+)\(RAPT_(\w+),", body)}
+
+
+def test_types(folder):
+    """Every type of K, V and weights is there, in each arithmetic that takes it and for each class."""
+    header, types = ((ROOT / name).read_text(encoding="utf-8") for name in ("include/rapt.h", "kernels/types/types.h"))
+    public = re.findall(r"^    RAPT_(\w+) =", re.search(r"typedef enum rapt_type \{(.*?)\}", header, re.S)[1], re.M)
+    class_of = of_list(types, "RAPT_TYPES")
+    ok(["none", *class_of] == [name.lower() for name in public], f"the {len(class_of)} types of rapt.h are those of types.h",
+       (public, class_of))
+    groups, ranged = of_list(types, "RAPT_INTEGER_GROUPS"), of_list(types, "RAPT_RANGED_GROUPS")
+    anywhere = {"k", "v", "weight"}
+    places_of = {"ELEMENT": anywhere, "WEIGHT": anywhere, "CACHE": {"k", "v"}, "MATRIX": {"weight"}, "MASK": set()}
+    wanted = set()
+    for kind, of in class_of.items():
+        places = places_of[of]
+        integers = places if kind in ("int8", *groups) or of == "MATRIX" else places & {"weight"} if kind in ranged else set()
+        for arith, served in ("exact", places), ("bf16", places), ("int8", integers):
+            wanted |= {(place, kind, arith, rounding) for place in served for rounding in ("fused", "unfused")}
+    there = set()
+    for section in (folder / "manifest.ini").read_text().split("\n\n"):
+        if arith := re.search(r"^arith = (\w+)", section, re.M):
+            rounding = re.search(r"^class = (\w+)", section, re.M)[1]
+            there |= {(place, kind, arith[1], rounding) for place, kind in re.findall(r"^(k|v|weight) = \S+ (\w+)$", section, re.M)}
+    ok(len(wanted) > 150 and there == wanted,
+       f"{len(wanted)} combinations: K, V or weights, a type, an arithmetic that takes it, a class",
+       f"lacking: {sorted(wanted - there)}; unknown: {sorted(there - wanted)}")
+
+
 def test_changed_bits(folder, scratch):
     """One bit of a result, or another element of an input, in each file."""
-    names = "exact-plain-fused", "int8-q8_0-fused", "bf16-bf16-unfused", "exact-mask-unfused", "linear-gated-fused", "linear-integers-q4_1-fused", \
-        "linear-integers-q4_k-unfused", "linear-integers-q6_k-fused", "linear-q4_k-fused", "linear-q6_k-unfused", "rms-norm-fused", \
+    names = "exact-plain-fused", "int8-q8_0-fused", "bf16-bf16-unfused", "exact-mask-unfused", "linear-gated-fused", \
+        "linear-int8-q4_1-fused", "linear-int8-q4_k-unfused", "linear-int8-q6_k-fused", "linear-exact-q4_k-fused", "linear-exact-q6_k-unfused", "rms-norm-fused", \
         "layer-norm-unfused", "rotation-halves"
     for name in names:
         one = scratch / name
@@ -129,6 +161,7 @@ def main():
         vectors = (folder / "manifest.ini").read_text().count("\n[")
         ok(status == 0 and re.fullmatch(rf"{vectors} vectors, by( \w+)+: all equal\n", out) and vectors > 100,
            f"{vectors} vectors of docs/order.py: {out.strip()}", (status, out, err))
+        test_types(folder)
         again = scratch / "again"
         generate(again)
         ok((folder / "SHA256SUMS").read_bytes() == (again / "SHA256SUMS").read_bytes(), "twice the same files")
