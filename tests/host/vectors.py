@@ -80,8 +80,8 @@ def test_types(folder):
 def test_changed_bits(folder, scratch):
     """One bit of a result, or another element of an input, in each file."""
     names = "exact-plain-fused", "int8-q8_0-fused", "bf16-bf16-unfused", "exact-mask-unfused", "linear-gated-fused", \
-        "linear-int8-q4_1-fused", "linear-int8-q4_k-unfused", "linear-int8-q6_k-fused", "linear-exact-q4_k-fused", "linear-exact-q6_k-unfused", "rms-norm-fused", \
-        "layer-norm-unfused", "rotation-halves"
+        "linear-int8-q4_1-fused", "linear-int8-q4_k-unfused", "linear-int8-q6_k-fused", "linear-exact-q4_k-fused", \
+        "linear-exact-q6_k-unfused", "rms-norm-fused", "layer-norm-unfused", "rotation-halves"
     for name in names:
         one = scratch / name
         section = alone(folder, name, one)

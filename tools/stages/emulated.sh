@@ -13,6 +13,9 @@ stage musl own 1 - "another C library, linked statically"
 stage loongarch64 own 1.5 - "LoongArch, with LSX where QEMU knows it (from 8.2 on)"
 stage wasm own 2 - "WebAssembly with and without vectors: the bits of the unfused class"
 
+# This machine's, for stages may put one of their own before it, without NumPy.
+own_python=$(command -v python3)
+
 # rows STAGE...: these stages' rows of the table, without spaces around the fields.
 rows() { sed -E '/^#/d; s/ *\| */|/g' tools/stages/targets.txt | grep -E "^($(IFS='|' && echo "$*"))\|"; }
 # kernels_of_build BUILD: all that the rows name, of the stages that run now.
@@ -129,7 +132,7 @@ equal_to_x86() {
     if [[ $stage =~ ^(aarch64|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_model "$kernels" "${runner[@]}"; fi
     read -ra cases <<<"$4"
     if [[ ${CASES:-} ]]; then
-        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|tests/|quick:)')
+        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|vectors$|tests/|quick:)')
     fi
     if ((short)); then mapfile -t cases < <(printf '%s\n' golden random "${cases[@]}" | grep -xE 'golden|random|bf16:random' | sort -u); fi
     local words=() tests=() quick=()
@@ -138,6 +141,7 @@ equal_to_x86() {
         quick:*) quick+=("tests/${name#quick:}$exe") ;;
         words) for isa in ${kernels//,/ }; do words+=("tests/words-$isa$exe"); done ;;
         tests/*) tests+=("${name#tests/}") ;;
+        vectors) vectors_there "$kernels" "${rapt[@]}" ;;
         *) emulated_case "$kernels" "$name" "${rapt[@]}" ;;
         esac
     done
@@ -174,6 +178,19 @@ same_model() {
     expect "the logits of a language model: $isa = x86-64's $twin" cmp "$logs/model-$twin.txt" "$logs/$stage.txt"
 }
 model_here() { RAPT_ISA=$1 "${@:2}" >"$logs/model-$1.txt"; } # ISA COMMAND...
+# vectors_there KERNELS RAPT...: the results of docs/order.py, in the files of tools/vectors, by those of them that have vectors.
+vectors_there() {
+    local isa
+    if ! "$own_python" -c 'import numpy'; then
+        skip "the files of tools/vectors, for NumPy is not installed"
+        return
+    fi
+    once vectors vectors_here
+    for isa in $(tr , '\n' <<<"$1" | grep -v '^scalar'); do
+        expect "$isa: the results of docs/order.py" "${@:2}" check --vectors "$root/vectors" --isa "$isa"
+    done
+}
+vectors_here() { rm -rf "${root:?}/vectors" && "$own_python" tools/vectors "$root/vectors"; }
 # emulated_case KERNELS CASE RAPT...
 emulated_case() {
     local arith=() name=${2#bf16:}
