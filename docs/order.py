@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/order.md once more, to be read beside it: attention, linear layers, normalisation and rotation, bit for bit, in NumPy.
+"""docs/order.md once more, to be read beside it: attention, linear layers, normalisation, rotation and functions of whole models,
+bit for bit, in NumPy.
 
 It shares no code with the library; tests/host/order.py holds the two against each other. Docstrings and comments name the steps
 of the page. Arrays are of float32 unless a comment says otherwise, and an operation of the page is one of NumPy's, which rounds
@@ -393,9 +394,13 @@ def attention(q, k, v, *, scale=None, causal=None, window=(-1, -1), prefix=0, lo
 
 def find_angle(position, frequency):
     """J.2: cos and sin of position times frequency, in float64."""
-    magic = number("0x1.8p52")
     coarse = (frequency.view(np.uint64) >> np.uint64(33) << np.uint64(33)).view(np.float64)
-    angle, rest = position * coarse, position * (frequency - coarse)
+    return cos_and_sin(position * coarse, position * (frequency - coarse))
+
+
+def cos_and_sin(angle, rest):
+    """J.2, from the angle and its rest on."""
+    magic = number("0x1.8p52")
     sum_ = (angle + rest) * number("0x1.45f306dc9c883p-1") + magic
     turns = sum_ - magic
     r = (angle - turns * number("0x1.921ep+0")) + rest
@@ -544,3 +549,142 @@ def rms_norm(x, *, weight=ONE, bias=ZERO, epsilon=1e-5, residual=None, fused_cla
     z = x if residual is None else x + residual
     f = ONE / np.sqrt(in_order(sixteen(z, z, fma)) / n + f32(epsilon))
     return fma(z * f[:, None], weight, bias), z, f
+
+# ---- M. Multi-head attention -------------------------------------------------------------------------------------------------
+
+
+def multi_head_attention(x, y, z, layers, *, heads, position_table=None, frequencies=None, interleaved=False, residual=None,
+                         arithmetic="exact", attention_arithmetic="exact", fused_class=True, **options):
+    """M.1: x, y and z are [token, channel], whose first tokens stand at position 0. layers has, by "q", "k", "v" and "o", what
+    linear takes of each, with the weights as w; without "o", the concatenated heads are the output. heads: those of Q, and of K and
+    V; frequencies: those by which Q and K are rotated, if any; options: those of attention."""
+    if position_table is not None: x, y, z = (t + position_table[:len(t)] for t in (x, y, z))
+    layer = functools.partial(linear, arithmetic=arithmetic, fused_class=fused_class)
+    q, k, v = (layer(t, **layers[of]).reshape(len(t), n, -1).swapaxes(0, 1)
+               for of, t, n in zip("qkv", (x, y, z), (heads[0], heads[1], heads[1])))
+    if frequencies is not None: q, k = (rotate(t, *angles(range(t.shape[1]), frequencies), interleaved) for t in (q, k))
+    rows = attention(q, k, v, arithmetic=attention_arithmetic, fused_class=fused_class, **options).o.swapaxes(0, 1).reshape(len(x), -1)
+    return layer(rows, **layers["o"], residual=residual) if "o" in layers else rows
+
+
+# ---- O. Functions of whole models: of float64, in which all is computed (O.1); the caller rounds the result ---------------------
+
+
+def by_powers(x, coefficients):
+    """p = the first of the coefficients; for b in the others: p = p * x + b."""
+    return functools.reduce(lambda p, b: p * x + b, coefficients)
+
+
+def quotients(numerator, denominators):
+    return [numerator / n for n in denominators]
+
+
+@np.errstate(all="ignore")
+def exp_of(x):
+    """O.2."""
+    k = np.rint(x * number("0x1.71547652b82fep+0"))
+    r = (x - k * number("0x1.62e42fee00000p-1")) - k * number("0x1.a39ef35793c76p-33")
+    e = by_powers(r, quotients(1, [math.factorial(n) for n in range(13, -1, -1)]))
+    power = np.ldexp(e, np.clip(np.nan_to_num(k), -1100, 1100).astype(int))  # exact: x is in the range of the next line
+    return np.where(x < -708, 0, np.where(x > 709.782712893384, np.inf, power))
+
+
+@np.errstate(all="ignore")
+def expm1_of(x):
+    """O.3."""
+    e = by_powers(x, quotients(1, [math.factorial(n) for n in range(13, 0, -1)]))
+    return np.where(abs(x) < 0.25, e * x, exp_of(x) - 1)
+
+
+@np.errstate(all="ignore")
+def log_of(x):
+    """O.4."""
+    m, e = np.frexp(x)  # m from 1/2 to 1
+    above = 2 * m > 1.4142135623730951
+    m, e = np.where(above, m, 2 * m), np.where(above, e, e - 1).astype(np.float64)
+    s = (m - 1) / (m + 1)
+    z = s * s
+    p = by_powers(z, quotients(2, range(25, 2, -2)))
+    found = (s * 2 + s * (z * p) + e * number("0x1.a39ef35793c76p-33")) + e * number("0x1.62e42fee00000p-1")
+    return np.where(x == 0, -np.inf, np.where(x < 0, np.nan, np.where(x < np.inf, found, x)))
+
+
+@np.errstate(all="ignore")
+def log1p_of(x):
+    """O.5."""
+    u = x + 1
+    return np.where(u == 1, x, np.where(u == np.inf, u, log_of(u) * (x / (u - 1))))
+
+
+@np.errstate(all="ignore")
+def tanh_of(x):
+    """O.6."""
+    e = expm1_of(2 * np.minimum(abs(x), 22))
+    return np.copysign(e / (e + 2), x)
+
+
+@np.errstate(all="ignore")
+def erf_of(x):
+    """O.7."""
+    p = by_powers(x * x * 0.125 - 1, [number(b) for b in """
+        0x1.b7749b52e3571p-27 -0x1.7f41802bd6060p-25 0x1.204aa5aa2c425p-24 -0x1.c0fc172a62ef5p-23 0x1.cf81562d731efp-21
+        -0x1.5651caf3c9f46p-19 0x1.ca54b186133c0p-18 -0x1.34f26ba26e0f8p-16 0x1.918ee60e50eb9p-15 -0x1.edfac285f40b2p-14
+        0x1.20e98d57ac5f2p-12 -0x1.4158c3c0fc1c8p-11 0x1.52da27298f1b2p-10 -0x1.51ef25ec8e0fap-9 0x1.3e15098ff36cap-8
+        -0x1.1a0231b85fbe4p-7 0x1.d6352a3bca7e2p-7 -0x1.7034faba3c5f0p-6 0x1.0ed52bfb66282p-5 -0x1.76e8648dfbb57p-5
+        0x1.ea97f14be4696p-5 -0x1.3215d8b7b083fp-4 0x1.717efc7842529p-4 -0x1.b92e95c190666p-4 0x1.0dabaf0613e8ep-3
+        -0x1.69a0ccda3df7cp-3 0x1.6a040781a499cp-2""".split()])
+    return np.where(abs(x) >= 4, np.sign(x), p * x)
+
+
+@np.errstate(all="ignore")
+def sin_of(x):
+    """O.8."""
+    return cos_and_sin(x, 0.0)[1]
+
+
+@np.errstate(all="ignore")
+def cos_of(x):
+    """O.8."""
+    return cos_and_sin(x, 0.0)[0]
+
+
+@np.errstate(all="ignore")
+def sigmoid_of(x):
+    """O.9."""
+    return 1 / (exp_of(-x) + 1)
+
+
+@np.errstate(all="ignore")
+def silu_of(x):
+    """O.9."""
+    return x / (exp_of(-x) + 1)
+
+
+@np.errstate(all="ignore")
+def quick_gelu_of(x):
+    """O.9."""
+    return x / (exp_of(-(x * 1.702)) + 1)
+
+
+@np.errstate(all="ignore")
+def softplus_of(x):
+    """O.9."""
+    return np.maximum(x, 0) + log1p_of(exp_of(-abs(x)))
+
+
+@np.errstate(all="ignore")
+def gelu_of(x):
+    """O.9."""
+    return x * 0.5 * (erf_of(x * 0.7071067811865476) + 1)
+
+
+@np.errstate(all="ignore")
+def gelu_tanh_of(x):
+    """O.9."""
+    return x * 0.5 * (tanh_of((x * x * x * 0.044715 + x) * 0.7978845608028654) + 1)
+
+
+@np.errstate(all="ignore")
+def power_of(x, y):
+    """O.10, but for those powers that PyTorch computes in the type of x."""
+    return np.where(x == 0, np.where(y > 0, 0, np.where(y == 0, 1, np.inf)), exp_of(log_of(x) * y))

@@ -78,6 +78,12 @@ static inline double erf_of(double x) {
     return x >= 4 ? 1 : x <= -4 ? -1 : within;
 }
 
+static inline double sigmoid_of(double x) { return 1 / (exp_of(-x) + 1); }
+static inline double silu_of(double x) { return x / (exp_of(-x) + 1); }
+static inline double gelu_of(double x) { return x * 0.5 * (erf_of(x * 0.7071067811865476) + 1); }
+static inline double gelu_tanh_of(double x) { return x * 0.5 * (tanh_of((x * x * x * 0.044715 + x) * 0.7978845608028654) + 1); }
+static inline double gelu_quick_of(double x) { return x / (exp_of(-(x * 1.702)) + 1); }
+
 /* Returns the natural logarithm of a normal number above 0. */
 static inline double log_of(double x) {
     static const double of[] = {2 / 25.0, 2 / 23.0, 2 / 21.0, 2 / 19.0, 2 / 17.0, 2 / 15.0,

@@ -148,11 +148,11 @@ static enum function function_of_gate(const struct ggml_tensor *op) {
         }                                                                                                                        \
     }
 FUNCTION(tanh, tanh_of(x))
-FUNCTION(sigmoid, 1 / (exp_of(-x) + 1))
-FUNCTION(gelu, x * 0.5 * (tanh_of((x * x * x * 0.044715 + x) * 0.7978845608028654) + 1))
-FUNCTION(gelu_quick, x / (exp_of(-(x * 1.702)) + 1))
-FUNCTION(gelu_erf, x * 0.5 * (erf_of(x * 0.7071067811865476) + 1))
-FUNCTION(silu, x / (exp_of(-x) + 1))
+FUNCTION(sigmoid, sigmoid_of(x))
+FUNCTION(gelu, gelu_tanh_of(x))
+FUNCTION(gelu_quick, gelu_quick_of(x))
+FUNCTION(gelu_erf, gelu_of(x))
+FUNCTION(silu, silu_of(x))
 FUNCTION(exp, exp_of(x))
 FUNCTION(relu, x > 0 ? x : 0)
 

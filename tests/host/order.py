@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Whether the library computes what docs/order.py does, which is docs/order.md in NumPy: problems of all that it has, bit for
-bit, by a kernel of each rounding class, in TAP. Usage: order.py path/to/librapt.so [COUNT [FIRST]]
+bit, by a kernel of each rounding class, in TAP; and whether the functions of whole models are those of the ggml device.
+Usage: order.py path/to/librapt.so path/to/elementary.so [COUNT [FIRST]]; the latter is tests/host/elementary.c, compiled.
 
 COUNT random problems of each kind are drawn, by their numbers from FIRST on. One that differs is told by its number, its first
-difference and what it has; "order.py LIBRARY 1 NUMBER" draws it alone. NaN is equal to NaN, whatever its bits. Needs NumPy."""
+difference and what it has; "order.py LIBRARY ELEMENTARY 1 NUMBER" draws it alone. NaN is equal to NaN, whatever its bits. Needs NumPy."""
 import collections
 import ctypes
 import doctest
 import functools
+import inspect
 import math
 import pathlib
 import re
@@ -523,6 +525,94 @@ def test_hard_angles(library):
     ok(not line, f"rotation by {n} angles whose cosines or sines are nearly ties", line)
 
 
+# ---- Multi-head attention ----------------------------------------------------------------------------------------------------
+
+
+def mha_differs(library, isa, fused_class, draw):
+    """Without a cache: x with queries, y and z, or x again, with keys."""
+    one, often, normal = draw.one, draw.often, draw.normal
+    heads, kv_heads = one((1, 1), (2, 1), (4, 2))
+    arithmetic, arith = one("exact", "exact", "bf16", "int8"), one("exact", "exact", "bf16")
+    queries, keys, alone = one(1, 5, 40), one(1, 7, 70), often(0.4)
+    d_k, d_v, width, has_table, has_output = one(16, 32, 66), one(16, 32, 40), one(32, 64, 96, 256), often(0.3), often(0.8)
+    y_width = width if alone or has_table else one(width, 48)
+    if alone: keys = queries
+
+    def drawn_layer(outputs, channels):
+        kinds = stored.INTEGER_WEIGHTS if arithmetic == "int8" else stored.WEIGHTS
+        w = tensor(draw, one(*(kind for kind in kinds if channels % stored.channels_of(kind) == 0)), (outputs, channels))
+        given = {"w": w.numbers if arithmetic == "int8" else w.values}
+        if arithmetic == "int8": given |= {"groups": w.groups, "minimums": w.minimums, "subs": w.subs}
+        if w.kind == "int8": given["scales"] = normal(outputs) / f32(100)
+        if often(0.5): given["bias"] = normal(outputs)
+        return w, given
+
+    tokens = {"x": tensor(draw, one(*FLOATS), (queries, width))}
+    if not alone: tokens |= {of: tensor(draw, one(*FLOATS), (keys, y_width)) for of in ("y", "z")[:one(1, 2)]}
+    x, y = tokens["x"], tokens.get("y", tokens["x"])
+    z = tokens.get("z", y)
+    out_width = one(32, 33) if has_output else heads * d_v
+    layers = {"q": drawn_layer(heads * d_k, width), "k": drawn_layer(kv_heads * d_k, y_width), "v": drawn_layer(kv_heads * d_v, y_width)}
+    if has_output: layers["o"] = drawn_layer(out_width, heads * d_v)
+    options, given = {"arithmetic": arith, "scale": one(None, 0.3)}, {}
+    if often(0.4): options["causal"] = one("bottom-right", "top-left")
+    if often(0.3): options["window"] = one((-1, 3), (40, -1), (2, 2))
+    if often(0.2): options["softcap"] = one(0.5, 3.0)
+    desc = described(library, isa, Problem(*(floats(np.zeros((n, tokens_of, d), f32)) for n, tokens_of, d in (
+        (heads, queries, d_k), (kv_heads, keys, d_k), (kv_heads, keys, d_v))), options))[0]
+    desc.k.type = desc.v.type = rapt.NONE  # no cache
+    out_kind = one("f32", *FLOATS)
+    out = np.full((queries, out_width), 99, BITS[out_kind])
+    mha = library.new(rapt.MhaDesc, attention=desc, x_width=width, y_width=y_width, out_width=out_width, keys=keys,
+                      out=layout(out, out_kind), arith=ARITHMETICS[arithmetic])
+    args = library.new(rapt.MhaArgs, out=out)
+    for of, t in tokens.items():
+        setattr(mha, of, layout(t.rows, t.kind))
+        setattr(args, of, t.rows)
+    for of, (w, of_layer) in layers.items():
+        setattr(mha, f"w{of}", layout(w.rows, w.kind))
+        for name, array in (f"w{of}", w.rows), (f"w{of}_scales", of_layer.get("scales")), (f"b{of}", of_layer.get("bias")):
+            if array is not None: setattr(args, name, array)
+    if has_table:
+        given["position_table"] = args.position_table = table = normal(100, width)
+        mha.position_table, args.table_positions = 1, len(table)
+    if often(0.5):
+        pairs, given["interleaved"] = one(1, 5, d_k // 2), often(0.5)
+        given["frequencies"] = frequencies = 10000.0**(-np.arange(pairs) / pairs)
+        mha.rope = rapt.Rope(2 * pairs, given["interleaved"], frequencies, 1.0, 0)
+    if has_output and often(0.4):
+        residual = tensor(draw, one(*FLOATS), (queries, out_width))
+        mha.residual, args.residual, given["residual"] = layout(residual.rows, residual.kind), residual.rows, residual.values
+    library.run(mha, args)
+    of_linear = {of: of_layer for of, (_, of_layer) in layers.items()}
+    options["attention_arithmetic"] = options.pop("arithmetic")
+    want = order.multi_head_attention(x.values, y.values, z.values, of_linear, heads=(heads, kv_heads), **given, **options,
+                                      arithmetic=arithmetic, fused_class=fused_class)
+    line = difference("out", out, want, out_kind)
+    return line and f"{line}: {shown(*tokens.values(), *(w for w, _ in layers.values()), arithmetic=arithmetic, **given, **options)}"
+
+
+# ---- Functions of whole models -----------------------------------------------------------------------------------------------
+
+
+def test_functions(path):
+    """Of all kinds of f32, in doubles before they are rounded. Left out: logarithms of what is no normal number above 0, which the ggml
+    device does not take, and what comes to powers that are free (O.2)."""
+    c, draw = ctypes.CDLL(path), Draw(0, "functions")
+    x = np.concatenate([draw.rng.integers(0, 2**32, 100000, np.uint32).view(f32), draw.normal(100000) * f32(20), np.array(
+        [0, -0.0, 0.25, -0.25, 4, -4, 22, 88.72284, -103.97, 708, 708.5, -708, -708.5, np.inf, -np.inf, np.nan], f32)]).astype(np.float64)
+    powers = abs(x[:, None] * [1, 1.702])
+    x = x[~((powers > 709) & (powers < 710)).any(axis=1)]
+    normal = x[(x >= np.finfo(f32).tiny) & (x < np.inf)]
+    for name in "exp", "expm1", "log", "tanh", "erf", "sin", "cos", "sigmoid", "silu", "quick_gelu", "gelu", "gelu_tanh", "power":
+        given, more = (normal if name in ("log", "power") else x), (-0.37, ) if name == "power" else ()
+        found, wanted = np.empty_like(given), getattr(order, f"{name}_of")(given, *more)
+        c[f"of_{name}"](ctypes.c_void_p(given.ctypes.data), ctypes.c_double(*more or (0, )), ctypes.c_void_p(found.ctypes.data),
+                        ctypes.c_int64(len(given)))
+        other = (found.view(np.int64) != wanted.view(np.int64)) & ~(np.isnan(found) & np.isnan(wanted))
+        ok(not other.any(), f"{name} of {len(given)} numbers, in doubles", [(given[other][:5], found[other][:5], wanted[other][:5])])
+
+
 # ---- The two texts -----------------------------------------------------------------------------------------------------------
 
 
@@ -568,25 +658,43 @@ def test_texts():
     named = {name: set(re.findall(r"\b[A-Z]\.\d+\b", text)) for name, text in (("order.md", page), ("order.py", program))}
     for name, cited in named.items():
         ok(cited <= {*steps}, f"docs/{name} refers to steps that there are", cited - {*steps})
-    lacking = {*steps} - named["order.py"] - {"A.1", "M.1", "N.1"}  # which are no operations of their own
+    lacking = {*steps} - named["order.py"] - {*NO_OPERATION}
     ok(not lacking, "docs/order.py names all steps", lacking)
+    return {*steps}
+
+
+# Steps that no function of docs/order.py has to name, and why.
+NO_OPERATION = {"A.1": "says how the page is read", "N.1": "says what is free"}
+NOT_CALLED = NO_OPERATION | {
+    "A.2": "is the version, which vectors and test_texts compare", "A.3": "is how NumPy rounds, wherever it does",
+    "O.1": "is that arrays are of float64", "O.5": "log1p is in PyTorch alone: python/tests/test_reproducible.py compares it"}
+
+
+def test_steps(steps, called):
+    """Each step is named in a function of docs/order.py that a comparison has called. called: code objects."""
+    functions = [f for _, f in inspect.getmembers(order, inspect.isfunction) if f.__module__ == order.__name__]
+    text = "".join(inspect.getsource(f) for f in functions if inspect.unwrap(f).__code__ in called)
+    compared = set(re.findall(r"\b[A-Z]\.\d+\b", text))
+    ok(len(functions) > 60 and compared & steps == steps - {*NOT_CALLED}, f"{len(compared)} of {len(steps)} steps were compared",
+       f"not compared: {sorted(steps - compared - {*NOT_CALLED})}; compared after all: {sorted(compared & {*NOT_CALLED})}")
 
 
 # ---- The program -------------------------------------------------------------------------------------------------------------
 
 
 def main():
-    if len(sys.argv) not in (2, 3, 4): sys.exit(__doc__)
+    if len(sys.argv) not in (3, 4, 5): sys.exit(__doc__)
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # numbers overflow, and NaN is converted, on purpose
-    library, first = rapt.Library(sys.argv[1]), int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    numbers = range(first, first + (int(sys.argv[2]) if len(sys.argv) > 2 else COUNT))
+    library, first = rapt.Library(sys.argv[1]), int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    numbers = range(first, first + (int(sys.argv[3]) if len(sys.argv) > 3 else COUNT))
     kernels = {}  # the best one of each class
     for name in library.kernels():
         fused_class = library.c.rapt_isa_rounding(name.encode()) == b"fused"
         if fused_class not in kernels.values(): kernels[name] = fused_class
     ok(kernels and len(kernels) <= 2, f"kernels: {', '.join(kernels)}")
-    test_texts()
+    steps, called = test_texts(), set()
     test_fma(numbers)
+    sys.settrace(lambda frame, *_: called.add(frame.f_code))  # of each call; lines are not traced
     test_special_attention(library, kernels)
     test_random_attention(library, kernels, numbers)
     for isa, fused_class in kernels.items():
@@ -595,8 +703,12 @@ def main():
         differences(f"linear layers, {isa}", numbers, functools.partial(linear_differs, *here))
         differences(f"layer normalisation, {isa}", numbers, functools.partial(norm_differs, *here, False))
         differences(f"RMS normalisation, {isa}", numbers, functools.partial(norm_differs, *here, True))
+        differences(f"multi-head attention, {isa}", numbers, functools.partial(mha_differs, *here))
     differences("rotation", numbers, functools.partial(rotation_differs, library))
     test_hard_angles(library)
+    test_functions(sys.argv[2])
+    sys.settrace(None)
+    test_steps(steps, called)
     tap.done()
 
 
