@@ -7,6 +7,7 @@ instruction set. docs/order.md, O, has them as formulas."""
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -152,10 +153,19 @@ exp, expm1, log, log1p, tanh, sigmoid = map(_in_doubles, (_exp, _expm1, _log, _l
 silu, erf, gelu, gelu_tanh, softplus, sin, cos = map(_in_doubles, (_silu, _erf, _gelu, _gelu_tanh, _softplus, _sin, _cos))
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """Rounded once, by NumPy, which has the CPU's own: PyTorch's for x86 is MKL's, which for one number in six was off by a unit in the
+    last place on an AMD EPYC."""
+    kind = x.dtype if x.is_floating_point() else torch.float32
+    wide = x.detach().to(kind if kind == torch.float64 else torch.float32)
+    with np.errstate(invalid="ignore"):
+        return torch.from_numpy(np.asarray(np.sqrt(wide.numpy()))).to(kind)
+
+
 def power(x: Tensor, exponent: float) -> Tensor:
     """x^exponent: products where it is a small integer, else exp(exponent log x), of numbers that are not negative."""
     if exponent in (0.5, -0.5):
-        root = x.sqrt()
+        root = sqrt(x)
         return root if exponent > 0 else 1 / root
     if exponent == int(exponent) and 0 < abs(exponent) <= 4:
         found = x

@@ -26,7 +26,7 @@ _OURS = "computed by rapt"
 
 # Operators of floating-point tensors whose bits are the same everywhere, without "_" for those that work in place.
 _SAME = {
-    _ONE_ROUNDING: """add sub mul div sqrt neg abs reciprocal square _to_copy to ceil floor round trunc leaky_relu threshold
+    _ONE_ROUNDING: """add sub mul div neg abs reciprocal square _to_copy to ceil floor round trunc leaky_relu threshold
         _prelu_kernel""",
     _SELECTS: """copy clone contiguous cat stack index index_select index_put index_copy index_fill gather scatter slice_scatter
         select_scatter masked_fill masked_select masked_scatter where fill zero zeros ones full empty empty_like zeros_like
@@ -54,7 +54,7 @@ _DIFFERENT = {
         _adaptive_avg_pool2d _adaptive_avg_pool3d _embedding_bag scatter_add scatter_reduce index_reduce trace _cdist_forward
         _scaled_dot_product_flash_attention_for_cpu mkldnn_rnn_layer _native_multi_head_attention _transformer_encoder_layer_fwd _fft_r2c
         _fft_c2r _fft_c2c""",
-    _FUNCTIONS: """exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 sigmoid silu gelu mish
+    _FUNCTIONS: """sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sinh cosh asin acos atan atan2 sigmoid silu gelu mish
         softplus erf erfc erfinv elu celu selu glu log_sigmoid_forward logaddexp pow hardswish hardsigmoid polar logit special_expit
         i0 lgamma digamma fmod remainder floor_divide""",
     _CONTRACTED: """addcmul addcdiv lerp rsqrt rsub upsample_linear1d upsample_bilinear2d upsample_bicubic2d grid_sampler_2d
@@ -100,7 +100,7 @@ def judge(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
     if name in ("index_put", "scatter", "_index_put_impl") and (
             (len(args) > 3 and args[3] is True) or kwargs.get("accumulate") or kwargs.get("reduce")):
         return False, _SUMS
-    if name in ("mul", "div", "abs", "sqrt", "reciprocal") and any(t.is_complex() for t in (*given, *results)):
+    if name in ("mul", "div", "abs", "reciprocal") and any(t.is_complex() for t in (*given, *results)):
         return False, _CONTRACTED
     if name in _ALPHA and _alpha(args, kwargs) != 1:
         return False, _CONTRACTED
@@ -253,7 +253,7 @@ def _vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = Fal
         return x.abs().amax(_dims(x, dim), keepdim)
     if ord not in (1, 2):
         raise NotServed
-    found = _reduced(x, dim, keepdim, lambda rows: sum_of_rows(rows.abs()) if ord == 1 else sum_of_rows(rows * rows).sqrt())
+    found = _reduced(x, dim, keepdim, lambda rows: sum_of_rows(rows.abs()) if ord == 1 else elementary.sqrt(sum_of_rows(rows * rows)))
     return found.to(dtype or x.dtype)
 
 
@@ -331,7 +331,7 @@ def _batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Ten
     """rest: training, unless the operator has none; momentum, epsilon."""
     if mean is None or variance is None or (len(rest) == 3 and rest[0]):
         raise NotServed  # in training, or always by the batch
-    factor = 1 / (variance + rest[-1]).sqrt()
+    factor = 1 / elementary.sqrt(variance + rest[-1])
     y = (x - _by_channel(mean, x)) * _by_channel(factor if weight is None else factor * weight, x)
     none = x.new_empty(0)
     return y if bias is None else y + _by_channel(bias, x), none, none
@@ -502,13 +502,14 @@ _OF_ELEMENTS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": lambda x: x.masked_fill(x <= 0, 0),
     "exp": elementary.exp, "expm1": elementary.expm1, "log": elementary.log, "log1p": elementary.log1p, "tanh": elementary.tanh,
     "sigmoid": elementary.sigmoid, "silu": elementary.silu, "erf": elementary.erf, "sin": elementary.sin, "cos": elementary.cos,
-    "rsqrt": lambda x: 1 / x.sqrt(), "hardsigmoid": _hardsigmoid, "hardswish": lambda x: x * _hardsigmoid(x),
+    "sqrt": elementary.sqrt, "rsqrt": lambda x: 1 / elementary.sqrt(x),
+    "hardsigmoid": _hardsigmoid, "hardswish": lambda x: x * _hardsigmoid(x),
     "mish": lambda x: x * elementary.tanh(elementary.softplus(x)), "exp2": functools.partial(elementary.power_of, 2.0),
 }
 _SUBSTITUTES: dict[str, Callable[..., Any]] = {
     "mm": _mm, "addmm": _addmm, "bmm": _bmm, "baddbmm": _baddbmm, "mv": _mv, "addmv": _addmv, "dot": _dot,
     "_grouped_mm": _grouped_mm,
-    "sum": _sum, "mean": _mean, "var": _variance, "std": lambda *args, **kwargs: _variance(*args, **kwargs).sqrt(),
+    "sum": _sum, "mean": _mean, "var": _variance, "std": lambda *args, **kwargs: elementary.sqrt(_variance(*args, **kwargs)),
     "var_mean": lambda x, dim=None, **kwargs: (_variance(x, dim, **kwargs), _mean(x, dim, kwargs.get("keepdim", False))),
     "linalg_vector_norm": _vector_norm, "_softmax": _softmax, "_safe_softmax": _safe_softmax, "_log_softmax": _log_softmax,
     "logsumexp": _logsumexp, "native_layer_norm": _layer_norm, "_fused_rms_norm": _rms_norm, "native_group_norm": _group_norm,
