@@ -36,6 +36,7 @@ CASES = {
     "P3": ("causal prefill", 1, 32, 8, 1024, 1024, 128, True),
     "P4": ("causal prefill", 1, 8, 8, 4096, 4096, 64, True),
     "P5": ("causal prefill", 1, 8, 8, 4096, 4096, 128, True),
+    "P6": ("causal prefill behind a cache", 1, 32, 8, 256, 4096, 128, True),
     "D1": ("decode", 1, 32, 8, 1, 4096, 128, False),
     "D3": ("decode", 1, 32, 32, 1, 4096, 128, False),
     "D-batch": ("decode, 8 sequences", 8, 32, 8, 1, 1024, 128, False),
@@ -83,11 +84,13 @@ def nothing():
 def measure(case, kind, threads, seconds):
     torch.set_num_threads(threads)
     q, k, v = tensors(case, kind)
-    causal, gqa = CASES[case][7], q.shape[1] != k.shape[1]
+    causal, gqa, queries, keys = CASES[case][7], q.shape[1] != k.shape[1], q.shape[2], k.shape[2]
+    # is_causal counts from the first key; behind a cache the last query sees all keys, which only a mask can say.
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries) if causal and queries != keys else None
     options = {"everything": True, "arith": "bf16" if kind == "bf16-dot" else "exact"}
 
     def run():
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=gqa)
     own = run()
     rapt.torch.stats(reset=True)
     with rapt.torch.enabled(**options):
