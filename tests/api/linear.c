@@ -2,7 +2,7 @@
 /* Linear layers, their activations and gates. Drawn problems of every type, layout and number of threads are compared, bit for
  * bit on every kernel, with docs/order.md written down a second time, and within its bound with plain loops in double, all memory
  * around what is written included. Results are hashed: the hash is that of every machine. Then what is refused, and that it
- * touches nothing. */
+ * touches nothing. --few: one, few and many tokens by each type of weights alone, a second of an emulator for each kernel. */
 #define _DEFAULT_SOURCE
 #include "each_kernel.h"
 #include "guard.h"
@@ -12,6 +12,9 @@
 #include "tunings.h"
 
 /* ---- Problems ------------------------------------------------------------------------------------------------------------ */
+
+static const char *const arithmetic_names[] = {
+    [RAPT_EXACT] = "", [RAPT_INT8_DOT] = ", in integer arithmetic", [RAPT_BF16_DOT] = ", in bf16 arithmetic"};
 
 enum { RESIDUAL_NONE, RESIDUAL_OWN, RESIDUAL_IN_PLACE, RESIDUALS };
 
@@ -294,7 +297,6 @@ static void clear_groups(tensor *x, int64_t group) {
         }
 }
 
-/* Integer arithmetic, with and without gates. Some tokens are so small that they count as 0, and some groups are of zeros. */
 /* Gives all channels of some tokens one sign, and at least half of the largest magnitude, so that sums of products are large. */
 static void make_one_sided(tensor *x) {
     for (int64_t b = 0; b < x->batch; b++)
@@ -307,6 +309,7 @@ static void make_one_sided(tensor *x) {
         }
 }
 
+/* Integer arithmetic, with and without gates. Some tokens are so small that they count as 0, and some groups are of zeros. */
 static bool integer_problem_of(const int64_t *types, size_t count, const char *isa, uint64_t *h) {
     linear l = {.arith = RAPT_INT8_DOT};
     const rapt_type type = (rapt_type)one_of(types, count), gate_type = one_in(2) ? 0 : (rapt_type)one_of(types, count);
@@ -339,6 +342,43 @@ static bool block_problem(const char *isa, uint64_t *h) {
                          of_integers[] = {RAPT_INT8, RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K};
     const rapt_arith arith = (rapt_arith)ONE_OF(RAPT_EXACT, RAPT_BF16_DOT, RAPT_INT8_DOT, RAPT_INT8_DOT);
     return arith == RAPT_INT8_DOT ? integer_problem_of(of_integers, 5, isa, h) : gated_problem_of(any, 5, arith, isa, h);
+}
+
+/* Each type of weights with one, few and many tokens; the last number of them has a gate. Each layer is computed in several ways:
+ * tuned or not, its weights prepacked or not. */
+static bool few_tokens(rapt_arith arith, rapt_type type, const char *isa, uint64_t *h) {
+    enum { WAYS = 3 };
+    static const int64_t tokens[] = {1, 3, 17};
+    bool ok = true;
+    for (int i = 0; i < 3; i++) {
+        linear l = {.batch = 1, .tokens = tokens[i], .in = reference_group(type) == 256 ? 512 : 160, .out = 33, .arith = arith};
+        l.x = random_rows(RAPT_F32, 1, l.tokens, l.in, 0, 1.0f);
+        draw_gated(&l, type, i == 2 ? type : 0, 0);
+        const tensor before = copy_of(&l.y);
+        ok = agrees(&l, isa, h) && ok;
+        tensor first = copy_of(&l.y);
+        for (int way = 1; way < WAYS; way++) {
+            memcpy(l.y.memory, before.memory, l.y.bytes + 1);
+            ok = run_linear(&l, isa, way, false) == RAPT_OK && same_tensor(&l.y, &first) && ok;
+        }
+        free(before.memory), free_tensor(&first), free_linear(&l);
+    }
+    return ok;
+}
+
+static void few_layers(const char *isa) {
+    static const rapt_type types[] = {RAPT_F32,  RAPT_F16,  RAPT_BF16, RAPT_INT8, RAPT_Q8_0,
+                                      RAPT_Q4_0, RAPT_Q4_1, RAPT_Q4_K, RAPT_Q6_K};
+    static const uint64_t golden[2] = {UINT64_C(0x388e94ce968932bf), UINT64_C(0xe5d18997b3a1f4aa)}; /* unfused, fused */
+    uint64_t h = hash_start;
+    random_state = 19;
+    for (int arith = RAPT_EXACT; arith <= RAPT_BF16_DOT; arith++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            if (arith == RAPT_INT8_DOT && is_float(types[i])) continue;
+            const bool ok = few_tokens((rapt_arith)arith, types[i], isa, &h);
+            tap_ok(ok, "%s: 1, 3 and 17 tokens by weights of %s%s", isa, rapt_type_name(types[i]), arithmetic_names[arith]);
+        }
+    tap_ok(h == golden[fused], "%s: they have the bits of every machine (%016" PRIx64 ")", isa, h);
 }
 
 /* A NaN or an infinity makes the outputs of its token NaN, and has no part in those of the others. */
@@ -436,9 +476,6 @@ static __attribute__((noinline)) void fill_stack(int byte) {
     volatile unsigned char bytes[1 << 16];
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)byte;
 }
-
-static const char *const arithmetic_names[] = {
-    [RAPT_EXACT] = "", [RAPT_INT8_DOT] = ", in integer arithmetic", [RAPT_BF16_DOT] = ", in bf16 arithmetic"};
 
 /* Packed weights have the same bytes for any number of threads, and none of what was in memory before. */
 static void packed_bytes(const char *isa, rapt_arith arith, const rapt_linear_plan *plan, const rapt_linear_args *args) {
@@ -727,6 +764,7 @@ static void test_kernel(const char *isa, bool whole) {
                                       60,
                                       240}};
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) test_drawn(isa, whole, &problems[i]);
+    few_layers(isa);
     activations(isa);
     packed_alone(isa, RAPT_EXACT, packed_tokens(PACKED_TOKENS, true, NULL));
     packed_alone(isa, RAPT_BF16_DOT, packed_tokens(PACKED_TOKENS, true, NULL));
@@ -747,7 +785,17 @@ static void test_kernel(const char *isa, bool whole) {
     packed_apart(isa);
 }
 
+static void few_alone(const char *isa, bool whole) {
+    (void)whole;
+    bounded = false; /* as with --quick */
+    few_layers(isa);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "--few") == 0) {
+        each_kernel(argc - 1, argv + 1, few_alone);
+        return tap_done();
+    }
     each_kernel(argc, argv, test_kernel);
     quantised_groups();
     fill_guard();

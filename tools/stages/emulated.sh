@@ -132,13 +132,14 @@ equal_to_x86() {
     if [[ $stage =~ ^(aarch64|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_model "$kernels" "${runner[@]}"; fi
     read -ra cases <<<"$4"
     if [[ ${CASES:-} ]]; then
-        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|vectors$|tests/|quick:)')
+        mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|vectors$|tests/|quick:|few:)')
     fi
     if ((short)); then mapfile -t cases < <(printf '%s\n' golden random "${cases[@]}" | grep -xE 'golden|random|bf16:random' | sort -u); fi
-    local words=() tests=() quick=()
+    local words=() tests=() quick=() few=() vectors
     for name in "${cases[@]}"; do
         case $name in
         quick:*) quick+=("tests/${name#quick:}$exe") ;;
+        few:*) few+=("tests/${name#few:}$exe") ;;
         words) for isa in ${kernels//,/ }; do words+=("tests/words-$isa$exe"); done ;;
         tests/*) tests+=("${name#tests/}") ;;
         vectors) vectors_there "$kernels" "${rapt[@]}" ;;
@@ -154,9 +155,15 @@ equal_to_x86() {
         ninja -C "$root/$folder" "${quick[@]}"
         for name in "${quick[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --quick "$(first_vectors "$kernels")" || true; done
     fi
+    if ((${#few[@]})); then
+        ninja -C "$root/$folder" "${few[@]}"
+        mapfile -t vectors < <(with_vectors "$kernels" || tr , '\n' <<<"$kernels")
+        for name in "${few[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few "${vectors[@]}" || true; done
+    fi
 }
-# first_vectors KERNELS: the first of them that has vectors; false if all are scalar.
-first_vectors() { tr , '\n' <<<"$1" | grep -v '^scalar' | head -n 1; }
+# with_vectors KERNELS: those of them that have vectors, one a line; false if all are scalar. first_vectors: the first of them.
+with_vectors() { tr , '\n' <<<"$1" | grep -v '^scalar'; }
+first_vectors() { with_vectors "$1" | head -n 1; }
 # same_model KERNELS RUNNER...: the language model of examples/llm: a hash of the logits of a short prompt and its answer, by the first
 # of those kernels that has vectors, is that of this machine.
 same_model() {
