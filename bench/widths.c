@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rapt-widths [--all] [KERNEL...], rapt-widths --run KERNEL TYPE ROWS WIDTH: looks for widths of a head that cost more than they
- * should. For each kernel that can run here (or those named), type of K and V, and 1, 4, 8 and 40 query rows of a key/value head,
- * each width d from 33 to 257 is timed beside the next multiple of 16, in turns, on keys that stay in the cache. Prints a line
- * for each kernel, type and number of rows: the largest ratio of their times, and where it is; with --all, also every ratio above
- * the limit. The exit status is 1 if one exceeds the limit.
+/* rapt-widths [--all] [KERNEL...], rapt-widths --run|--count KERNEL TYPE ROWS WIDTH: looks for widths of a head that cost more
+ * than they should. For each kernel that can run here (or those named), type of K and V, and 1, 4, 8 and 40 query rows of a
+ * key/value head, each width d from 33 to 257 is timed beside the next multiple of 16, in turns, on keys that stay in the cache.
+ * Prints a line for each kernel, type and number of rows: the largest ratio of their times, and where it is; with --all, also
+ * every ratio above the limit. The exit status is 1 if one exceeds the limit.
  *
- * --run runs one problem ten times, for tools that count instructions.
+ * --run runs one problem three times, for tools that count instructions. --count prints those of one call of it, with one
+ * key/value head: a child process runs it step by step, which takes 30 us each on a virtual machine, and is for kernels that no
+ * such tool knows.
  *
  * A width takes as many operations as its share of the next multiple, so a ratio of 1 is already some loss. The medians of 5
  * turns are compared, and what exceeds the limit is timed again, up to 4 times, since another program may have interfered. */
+#define _DEFAULT_SOURCE /* pid_t */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 #include "data.h"
 #include "timing.h"
@@ -31,13 +40,13 @@ static char q[KV_HEADS * MOST_ROWS * WIDEST * 4], o[sizeof q], k[KV_HEADS * KEYS
 static float scales[KV_HEADS * KEYS];
 
 /* Plans a problem. Returns false if the type has no such width, which is one with groups. */
-static bool make_subject(subject *s, const char *isa, const bench_type *type, int rows, int d) {
+static bool make_subject(subject *s, const char *isa, const bench_type *type, int kv_heads, int rows, int d) {
     rapt_desc desc;
     rapt_desc_init(&desc);
     desc.isa = isa, desc.arith = type->arith;
-    desc.heads = (int64_t)KV_HEADS * rows, desc.kv_heads = KV_HEADS, desc.q_len = 1, desc.kv_len = KEYS, desc.d_k = desc.d_v = d;
+    desc.heads = (int64_t)kv_heads * rows, desc.kv_heads = kv_heads, desc.q_len = 1, desc.kv_len = KEYS, desc.d_k = desc.d_v = d;
     desc.q = desc.o = rapt_layout_bhsd(type->q, desc.heads, 1, d);
-    desc.k = desc.v = rapt_layout_bhsd(type->kv, KV_HEADS, KEYS, d);
+    desc.k = desc.v = rapt_layout_bhsd(type->kv, kv_heads, KEYS, d);
     if (type->scaled) desc.k_scales = desc.v_scales = (rapt_scales){1, 0, KEYS * sizeof *scales, sizeof *scales, 0};
     if (rapt_plan_init(&s->plan, &desc) != RAPT_OK) return false;
     rapt_args_init(&s->args);
@@ -73,8 +82,8 @@ static double sweep(const char *isa, const bench_type *type, int rows, bool all,
     *at = 0;
     for (int d = FIRST; d <= LAST; d++) {
         static subject of_d, of_next;
-        if (d % 16 == 0 || !make_subject(&of_d, isa, type, rows, d)) continue;
-        if (make_subject(&of_next, isa, type, rows, d + 16 - d % 16)) {
+        if (d % 16 == 0 || !make_subject(&of_d, isa, type, KV_HEADS, rows, d)) continue;
+        if (make_subject(&of_next, isa, type, KV_HEADS, rows, d + 16 - d % 16)) {
             double ratio = INFINITY;
             for (int i = 0; i < AGAIN && ratio > LIMIT; i++) ratio = fmin(ratio, ratio_of(&of_d, &of_next));
             if (ratio > worst) worst = ratio, *at = d;
@@ -86,24 +95,63 @@ static double sweep(const char *isa, const bench_type *type, int rows, bool all,
     return worst;
 }
 
-/* Runs a problem; returns the exit status. */
-static int run_one(const char *isa, const char *type, int rows, int d) {
-    static subject s;
-    int count, i = 0;
-    const bench_type *types = bench_types(&count);
-    while (i < count && strcmp(types[i].name, type) != 0) i++;
-    if (i == count || rows < 1 || rows > MOST_ROWS || d < 1 || d > WIDEST || !make_subject(&s, isa, &types[i], rows, d)) {
-        fprintf(stderr, "rapt-widths: no such problem: %s, %s, %d rows, %d channels\n", isa, type, rows, d);
-        return 2;
+#ifdef __linux__
+/* Returns how many instructions a process takes from one stop to the next, between which it runs the subject, or nothing; -1 if
+ * it cannot be traced. */
+static long steps_of(const subject *s) {
+    const pid_t child = fork();
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0) _exit(1);
+        raise(SIGSTOP);
+        if (s) rapt_run(&s->plan, &s->args);
+        raise(SIGSTOP);
+        _exit(0);
     }
-    s.calls = 10;
-    turn(&s);
-    free(s.args.workspace);
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status)) return -1;
+    long steps = 0;
+    while (ptrace(PTRACE_SINGLESTEP, child, NULL, NULL) == 0 && waitpid(child, &status, 0) == child && WIFSTOPPED(status) &&
+           WSTOPSIG(status) == SIGTRAP)
+        steps++;
+    const bool ended = WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
+    kill(child, SIGKILL), waitpid(child, &status, 0);
+    return ended ? steps : -1;
+}
+#else
+static long steps_of(const subject *s) { return (void)s, -1; }
+#endif
+
+/* Prints the instructions of a call; returns the exit status. */
+static int count(const subject *s) {
+    turn(s); /* the first call finds functions of other libraries */
+    const long none = steps_of(NULL), all = steps_of(s);
+    if (none < 0 || all < 0) return fprintf(stderr, "rapt-widths: no process can be traced here\n"), 3;
+    printf("%ld\n", all - none);
     return 0;
 }
 
+/* Runs a problem three times, or counts its instructions; returns the exit status. */
+static int one(const char *how, const char *isa, const char *type, int rows, int d) {
+    static subject s;
+    const bool counted = strcmp(how, "--count") == 0;
+    int n, i = 0;
+    const bench_type *types = bench_types(&n);
+    while (i < n && strcmp(types[i].name, type) != 0) i++;
+    if (rapt_isa_usable(isa, NULL, 0) != RAPT_OK) return fprintf(stderr, "rapt-widths: no kernel %s can run here\n", isa), 3;
+    if (i == n || rows < 1 || rows > MOST_ROWS || d < 1 || d > WIDEST ||
+        !make_subject(&s, isa, &types[i], counted ? 1 : KV_HEADS, rows, d)) {
+        fprintf(stderr, "rapt-widths: no such problem: %s, %s, %d rows, %d channels\n", isa, type, rows, d);
+        return 2;
+    }
+    s.calls = counted ? 1 : 3;
+    const int status = counted ? count(&s) : (turn(&s), 0);
+    free(s.args.workspace);
+    return status;
+}
+
 int main(int argc, char **argv) {
-    if (argc == 6 && strcmp(argv[1], "--run") == 0) return run_one(argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
+    if (argc == 6 && (strcmp(argv[1], "--run") == 0 || strcmp(argv[1], "--count") == 0))
+        return one(argv[1], argv[2], argv[3], atoi(argv[4]), atoi(argv[5]));
     static const int rows_of[] = {1, 4, 8, MOST_ROWS};
     const bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     const int first = all ? 2 : 1;
