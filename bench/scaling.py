@@ -6,16 +6,20 @@ takes one of the next n, by its number or, every other time, from the end), with
 socket's memory can read. Prints a table of efficiencies: the time of one thread, divided by the threads and by their time; for one
 number of threads how much of their time is idle, and which share of the call is serial; and where this machine has the threads, the
 efficiency that they really had. With --work, pairs of a query and a key stand for seconds: how far the tasks of the first phase fill
-the threads, the same at each time. With --plot FILE draws all of it, as rapt_run_parallel does it (needs matplotlib)."""
+the threads, the same at each time. With --write FILE the table goes between that document's two marks, too; with --plot FILE all of
+it is drawn (needs matplotlib)."""
 import argparse
 import heapq
 import itertools
+import pathlib
+import re
 import subprocess
 import sys
 import typing
 
 SOCKETS = {"server": 12 * 38.4e9, "desktop": 80e9}  # bytes a second: 12 channels of DDR5-4800; 2 channels
 BARRIER = 1.0e-6  # seconds for each doubling of the threads; two threads that meet in rapt_pool_for: 0.8 to 1.2 us (Granite Rapids)
+MARKS = re.compile(r"(<!-- scaling\.py:[^\n]*-->\n).*?(<!-- /scaling\.py -->)", re.S)
 CALL = 0.15e-6  # what a call checks before the first task, which nothing shares (docs/experiments/calls.md)
 
 
@@ -64,7 +68,7 @@ def measure(args, case, batch, threads):
 
 
 def plot(args, threads, curves):
-    """Efficiency, idle time and serial share: columns for prefill and decode, a colour for each case, a line style for each batch."""
+    """Efficiencies, and as rapt_run_parallel does it idle time and serial share: columns for prefill and decode, a colour for each case, a line style for each batch."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -72,8 +76,9 @@ def plot(args, threads, curves):
     styles = dict(zip(args.batch, ("-", "--", ":", "-.")))
     columns = {"prefill": [case for case in args.cases if case[0] == "P"], "decode": [case for case in args.cases if case[0] == "D"]}
     columns = {name: cases for name, cases in columns.items() if cases}
-    rows = {"% of the ideal": 0, "% of the threads' time idle": 1, "% of the call serial": 2}
-    figure, axes = pyplot.subplots(len(rows), len(columns), figsize=(5 * len(columns), 9), layout="constrained", sharey="row", squeeze=False)
+    rows = {"% of the ideal, rapt_run_parallel": 0, "% of the ideal, rapt_run_share": 1, "% of the threads' time idle": 2,
+            "% of the call serial": 3}
+    figure, axes = pyplot.subplots(len(rows), len(columns), figsize=(5 * len(columns), 12), layout="constrained", sharey="row", squeeze=False)
     for (label, value), line in zip(rows.items(), axes):
         for ax, (name, cases) in zip(line, columns.items()):
             for n, case in enumerate(cases):
@@ -84,7 +89,7 @@ def plot(args, threads, curves):
                 ax.plot([], [], styles[batch], color="grey", label=f"batch {batch}")
             ax.set_xscale("log", base=2)
             ax.set_xticks(threads[1:], threads[1:])
-            ax.set(title=name if value == 0 else None, xlabel="threads" if value == 2 else None, ylim=(0, None))
+            ax.set(title=name if value == 0 else None, xlabel="threads" if value == len(rows) - 1 else None, ylim=(0, None))
             ax.grid(alpha=0.4)
         line[0].set_ylabel(label)
     for ax in axes[0]:
@@ -103,6 +108,7 @@ def main():
     parser.add_argument("--socket", choices=SOCKETS, default="server", help="whose memory is the ceiling")
     parser.add_argument("--at", type=int, default=64, help="the threads whose idle time and serial share the table has")
     parser.add_argument("--work", action="store_true", help="count pairs instead of seconds")
+    parser.add_argument("--write", type=pathlib.Path, metavar="FILE", help="put the table between that document's marks")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args()
     threads = [int(n) for n in args.threads.split(",")]
@@ -110,8 +116,12 @@ def main():
         sys.exit("scaling.py: --threads begins with 1, the time that all others are compared with")
     if args.at not in threads[1:]:
         sys.exit(f"scaling.py: --at {args.at}: not one of the --threads above 1")
-    print(f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | {args.at}: idle, serial | really |")
-    print(f"|---|{'---|' * (len(threads) + 1)}")
+    document = args.write and args.write.read_text(encoding="utf-8")
+    if args.write and len(MARKS.findall(document)) != 1:
+        sys.exit(f"scaling.py: {args.write}: no marks of scaling.py, or more than one pair")
+    table = [f"| case, batch | {' | '.join(str(n) for n in threads[1:])} | {args.at}: idle, serial | really |",
+             f"|---|{'---|' * (len(threads) + 1)}"]
+    print(*table, sep="\n")
     curves = {}
     for case, batch in itertools.product(args.cases, args.batch):
         measured = measure(args, case, batch, threads)
@@ -124,17 +134,22 @@ def main():
             limit = "m" if free.bound else "t" if len(phases[0]) < n else ""
             ideal = 100 * one / n
             cells.append(f"{ideal / free.seconds:.0f}{limit}, {ideal / fixed.seconds:.0f}")
-            curve.append((ideal / free.seconds, 100 * free.idle, 100 * free.serial))
+            curve.append((ideal / free.seconds, ideal / fixed.seconds, 100 * free.idle, 100 * free.serial))
             if n == args.at:
                 detail = f"{100 * free.idle:.0f}, {100 * free.serial:.1f}"
             if real:
                 really.append(f"{n}: {100 * real_one / n / real:.0f}")
         curves[case, batch] = curve
-        print(f"| {case}, {batch} | {' | '.join(cells)} | {detail} | {', '.join(really)} |", flush=True)
-    print("\nPer cent of the ideal, by rapt_run_parallel and by rapt_run_share. m: memory is the limit; t: there are fewer tasks than"
-          f" threads. {args.at}: per cent of the threads' time in which they run no task, and of the call's time in which at most one"
-          " does, but for waiting for memory. Really: 1: the time of a call beside the sum of its tasks; n: what n threads of this machine"
-          " reached.")
+        table.append(f"| {case}, {batch} | {' | '.join(cells)} | {detail} | {', '.join(really)} |")
+        print(table[-1], flush=True)
+    said = ("\nPer cent of the ideal, by rapt_run_parallel and by rapt_run_share.\nm: memory is the limit; t: there are fewer tasks than"
+            f" threads.\n{args.at}: per cent of the threads' time in which they run no task, and of the call's time in which at most one"
+            " does, but for waiting for memory.\nReally: 1: the time of a call beside the sum of its tasks; n: what n threads of this"
+            " machine reached.")
+    print(said)
+    if args.write:
+        text = "\n".join([*table, said, ""])
+        args.write.write_text(MARKS.sub(lambda found: found[1] + "\n" + text + "\n" + found[2], document), encoding="utf-8")
     if args.plot:
         plot(args, threads, curves)
 

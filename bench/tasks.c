@@ -6,8 +6,9 @@
  *
  *     threads bytes real seconds,seconds,...|seconds,...
  *
- * bytes: of Q, K, V and O. real: the median time of rapt_run_parallel on a pool of as many threads, 0 if the machine has fewer.
- * Then the seconds of each task, phases separated by "|". Of many tasks every nth is timed, and stands for those up to the next.
+ * bytes: of Q, K, V and O. real: the median time of rapt_run_parallel on a pool of as many threads, 0 if the machine has fewer;
+ * of long calls, of fewer of them. Then the seconds of each task, phases separated by "|". Of many tasks every nth is timed, and
+ * stands for those up to the next.
  *
  * With --work, it prints in place of seconds how many pairs of a query and a key each task computes, which are the same each
  * time; none in the second phase.
@@ -26,6 +27,8 @@
 #include "data.h"
 #include "rapt_pool.h"
 #include "timing.h"
+
+#define ENOUGH 4.0 /* seconds of calls on a pool, after which no other is timed */
 
 enum { TURNS = 3, MOST_TIMED = 400, MOST_POOLS = 8, POOL_TURNS = 31 };
 
@@ -70,12 +73,12 @@ static double time_task(const rapt_plan *plan, const rapt_args *args, int phase,
     double least = 1e9, *const pairs = args->logits_arg;
     if (pairs) {
         *pairs = 0.0;
-        rapt_run_task(plan, args, phase, task, 0);
+        if (rapt_run_task(plan, args, phase, task, 0)) exit(2);
         return *pairs;
     }
     for (int i = 0; i < TURNS; i++) {
         const double start = bench_thread_now();
-        rapt_run_task(plan, args, phase, task, 0);
+        if (rapt_run_task(plan, args, phase, task, 0)) exit(2);
         const double seconds = bench_thread_now() - start;
         if (seconds < least) least = seconds;
     }
@@ -93,12 +96,11 @@ typedef struct prepared {
 
 static double time_call(const prepared *p) {
     const double start = bench_now();
-    rapt_run_parallel(&p->plan, &p->args, p->threads, rapt_pool_for, p->pool);
+    if (rapt_run_parallel(&p->plan, &p->args, p->threads, rapt_pool_for, p->pool)) exit(2);
     return bench_now() - start;
 }
 
-/* Makes the plan, runs it once unless pairs are counted, and creates the pool if `pooled`. Ends the program if something fails.
- */
+/* Makes the plan, and creates the pool if `pooled`. Ends the program if something fails. */
 static void prepare(prepared *p, const task_case *c, int64_t batch, const bench_type *type, int64_t threads, bool pooled,
                     const rapt_args *tensors) {
     rapt_desc desc;
@@ -112,7 +114,6 @@ static void prepare(prepared *p, const task_case *c, int64_t batch, const bench_
     if (rapt_plan_init(&p->plan, &desc) || rapt_plan_query(&p->plan, &p->info)) exit(2);
     if (pooled) p->pool = rapt_pool_create(threads);
     if (!bench_workspace(&p->plan, threads, &p->args) || (pooled && !p->pool)) exit(2);
-    if (!p->args.logits_arg && rapt_run(&p->plan, &p->args)) exit(2);
 }
 
 static void release(prepared *p) {
@@ -122,9 +123,10 @@ static void release(prepared *p) {
 
 /* Prints the line of the tasks of one number of threads. */
 static void print_tasks(const prepared *p, double moved) {
-    double seconds[2 * TURNS + 1], real = 0.0;
-    for (int i = 0; i <= 2 * TURNS && p->pool; i++) seconds[i] = time_call(p);
-    if (p->pool) real = bench_median(seconds, 2 * TURNS + 1);
+    double seconds[2 * TURNS + 1], real = 0.0, all = 0.0;
+    int calls = 0;
+    for (; calls <= 2 * TURNS && p->pool && all < ENOUGH; calls++) all += seconds[calls] = time_call(p);
+    if (p->pool) real = bench_median(seconds, calls);
     printf("%d %.0f %.9f ", (int)p->threads, moved, real);
     for (int phase = 0; phase < p->info.phases; phase++) {
         const int64_t every = p->args.logits_arg ? 1 : p->info.tasks[phase] / MOST_TIMED + 1;
@@ -158,7 +160,9 @@ int main(int argc, char **argv) {
     for (int i = 0; argc > 4 && i < count; i++)
         if (strcmp(argv[3], types[i].name) == 0) type = &types[i];
     const int64_t batch = argc > 4 ? atoi(argv[2]) : 0;
-    if (!c || !type || batch < 1 || (pools && argc - 4 > MOST_POOLS)) {
+    bool sound = c && type && batch >= 1 && (!pools || argc - 4 <= MOST_POOLS);
+    for (int i = 4; i < argc; i++) sound = sound && atoi(argv[i]) >= 1;
+    if (!sound) {
         fprintf(stderr, "usage: rapt-tasks [--work | --pools] CASE BATCH TYPE THREADS...\n");
         return 2;
     }
