@@ -78,7 +78,8 @@ def plot(args, threads, curves):
     columns = {name: cases for name, cases in columns.items() if cases}
     rows = {"% of the ideal, rapt_run_parallel": 0, "% of the ideal, rapt_run_share": 1, "% of the threads' time idle": 2,
             "% of the call serial": 3}
-    figure, axes = pyplot.subplots(len(rows), len(columns), figsize=(5 * len(columns), 12), layout="constrained", sharey="row", squeeze=False)
+    figure, axes = pyplot.subplots(len(rows), len(columns), figsize=(5 * len(columns), 12), layout="constrained", sharey="row",
+                                   squeeze=False)
     for (label, value), line in zip(rows.items(), axes):
         for ax, (name, cases) in zip(line, columns.items()):
             for n, case in enumerate(cases):
@@ -89,9 +90,9 @@ def plot(args, threads, curves):
                 ax.plot([], [], styles[batch], color="grey", label=f"batch {batch}")
             ax.set_xscale("log", base=2)
             ax.set_xticks(threads[1:], threads[1:])
-            ax.set(title=name if value == 0 else None, xlabel="threads" if value == len(rows) - 1 else None, ylim=(0, None))
+            ax.set(title=name if value == 0 else None, xlabel="threads" if value == len(rows) - 1 else None)
             ax.grid(alpha=0.4)
-        line[0].set_ylabel(label)
+        line[0].set(ylabel=label, ylim=(0, None))  # of all that share it
     for ax in axes[0]:
         ax.legend(fontsize="small", ncol=2)
     figure.suptitle(f"{args.type}, " + ("pairs of a query and a key" if args.work else f"memory of a {args.socket}"), fontsize="medium")
