@@ -193,7 +193,7 @@ vectors_there() {
         return
     fi
     once vectors vectors_here
-    for isa in $(tr , '\n' <<<"$1" | grep -v '^scalar'); do
+    for isa in $(with_vectors "$1"); do
         expect "$isa: the results of docs/order.py" "${@:2}" check --vectors "$root/vectors" --isa "$isa"
     done
 }
