@@ -3,7 +3,9 @@
 """rapt in PyTorch: its operators, and F.scaled_dot_product_attention on it, in TAP. Usage: test_torch.py
 
 Needs rapt and PyTorch; timm and diffusers are tried too where they are installed."""
+import contextlib
 import copy
+import json
 import multiprocessing
 import os
 import pathlib
@@ -16,6 +18,7 @@ import warnings
 from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/host"))
+import processes
 import tap
 from tap import ok
 
@@ -1077,6 +1080,47 @@ def test_fork():
     ok(got == [expected] * 2, "a forked child computes the same, by the operator and by F.scaled_dot_product_attention", str(got)[:80])
 
 
+# ---- Processes ---------------------------------------------------------------------------------------------------------------
+
+
+def in_ways(attend, q, k, v, causal):
+    """What a function like F.scaled_dot_product_attention says of a batch, in ways that compute the same."""
+    yield "in a batch", attend(q, k, v, is_causal=causal)
+    before = torch.get_num_threads()
+    for threads in (1, 7):
+        torch.set_num_threads(threads)
+        yield f"on {threads} threads", attend(q, k, v, is_causal=causal)
+    torch.set_num_threads(before)
+    yield "each entry alone", torch.cat([attend(*(x[i:i + 1] for x in (q, k, v)), is_causal=causal) for i in range(len(q))])
+    seen = [slice(i + 1 if causal else None) for i in range(q.shape[2])]
+    yield "token by token", torch.cat([attend(q[:, :, i:i + 1], k[:, :, s], v[:, :, s]) for i, s in enumerate(seen)], 2)
+
+
+def print_digests():
+    """F.scaled_dot_product_attention of PyTorch's own, and with rapt under it."""
+    torch.set_num_threads(2)
+    found = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for what, keys, causal in ((", causal", 70, True), (" on more keys", 600, False)):
+            q, k, v = (torch.from_numpy(processes.normal(n, 3, 4, tokens, 64)).to(dtype) for n, tokens in enumerate((70, keys, keys)))
+            ways = {}
+            for with_rapt in (False, True):
+                with rapt.torch.enabled(everything=True) if with_rapt else contextlib.nullcontext():
+                    for way, out in in_ways(F.scaled_dot_product_attention, q, k, v, causal):
+                        ways.setdefault(way, []).append(processes.digest(out.contiguous().view(torch.uint8).numpy()))
+            found[str(dtype).removeprefix("torch.") + what] = ways
+    print(json.dumps(found))
+
+
+def test_processes():
+    capabilities = ["default", "avx2", "avx512"]
+    best = torch.backends.cpu.get_cpu_capability().lower()
+    if best in capabilities:  # and not one of another architecture, or none
+        del capabilities[capabilities.index(best) + 1:]
+    of = processes.environments(RAPT_ISA=processes.kernels(), ATEN_CPU_CAPABILITY=capabilities)
+    processes.compare("F.scaled_dot_product_attention", processes.results(__file__, of))
+
+
 # ---- What may be missing -----------------------------------------------------------------------------------------------------
 
 
@@ -1101,6 +1145,9 @@ def test_missing():
         ok(status == 1 and last == [line], f"one line: {line}", last)
 
 
+if "--digests" in sys.argv:
+    print_digests()
+    sys.exit()
 for test in list(globals().values()):
     if callable(test) and getattr(test, "__name__", "").startswith("test_"):
         try:
