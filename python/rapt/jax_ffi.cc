@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -45,6 +46,19 @@ Library library;
 
 // ---- Threads -----------------------------------------------------------------------------------------------------------------
 
+// Has the calling thread keep denormal numbers, which XLA's threads take for 0: rapt's bits are those of IEEE 754. Its destructor
+// gives the thread its own modes back.
+class DefaultModes {
+  public:
+    DefaultModes() { std::fegetenv(&own_), std::fesetenv(FE_DFL_ENV); }
+    ~DefaultModes() { std::fesetenv(&own_); }
+    DefaultModes(const DefaultModes &) = delete;
+    DefaultModes &operator=(const DefaultModes &) = delete;
+
+  private:
+    std::fenv_t own_;
+};
+
 // Work below this many multiplications is done by the calling thread alone, since waking another takes as long as a part of it.
 constexpr double kSmall = 1 << 21;
 
@@ -56,6 +70,7 @@ class Loop {
     Loop(int64_t n, rapt_body body, void *arg) : n_(n), body_(body), arg_(arg) {}
 
     void Work() {
+        const DefaultModes modes;
         for (int64_t i; (i = next_++) < n_;) {
             body_(arg_, i);
             const std::lock_guard<std::mutex> lock(mutex_);
@@ -218,6 +233,7 @@ ffi::Error Attention(ffi::ThreadPool pool, ffi::AnyBuffer q_buffer, ffi::AnyBuff
         tensors.push_back(&lse);
     }
     if (o_buffer->element_count() == 0) return ffi::Error::Success();
+    const DefaultModes modes; // for the plan and work without a pool
     Batches batches(o, tensors);
 
     const int64_t entries = batches.entries(), queries = q.dim(0), keys = k.dim(0);

@@ -5,6 +5,7 @@
 Needs rapt and PyTorch; timm and diffusers are tried too where they are installed."""
 import contextlib
 import copy
+import functools
 import json
 import multiprocessing
 import os
@@ -1104,10 +1105,10 @@ def print_digests():
         for what, keys, causal in ((", causal", 70, True), (" on more keys", 600, False)):
             q, k, v = (torch.from_numpy(processes.normal(n, 3, 4, tokens, 64)).to(dtype) for n, tokens in enumerate((70, keys, keys)))
             ways = {}
-            for with_rapt in (False, True):
-                with rapt.torch.enabled(everything=True) if with_rapt else contextlib.nullcontext():
+            for with_rapt in (contextlib.nullcontext, functools.partial(rapt.torch.enabled, everything=True)):
+                with with_rapt():
                     for way, out in in_ways(F.scaled_dot_product_attention, q, k, v, causal):
-                        ways.setdefault(way, []).append(processes.digest(out.contiguous().view(torch.uint8).numpy()))
+                        ways.setdefault(way, []).append(processes.digest(out.contiguous().view(torch.uint8)))
             found[str(dtype).removeprefix("torch.") + what] = ways
     print(json.dumps(found))
 
