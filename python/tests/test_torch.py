@@ -1090,7 +1090,7 @@ def in_ways(attend, q, k, v, causal):
     before = torch.get_num_threads()
     for threads in (1, 7):
         torch.set_num_threads(threads)
-        yield f"on {threads} threads", attend(q, k, v, is_causal=causal)
+        yield f"threads: {threads}", attend(q, k, v, is_causal=causal)
     torch.set_num_threads(before)
     yield "each entry alone", torch.cat([attend(*(x[i:i + 1] for x in (q, k, v)), is_causal=causal) for i in range(len(q))])
     seen = [slice(i + 1 if causal else None) for i in range(q.shape[2])]

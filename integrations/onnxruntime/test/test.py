@@ -7,11 +7,12 @@ weights, which examples/minilm/fetch brings; that of the library alone what inte
 
 ONNX's own node tests of Attention and RotaryEmbedding run with rapt first, and each of their nodes is counted as taken by rapt,
 or left for a reason. Random models of every operator are held against the CPU provider, or, where that has none, against a
-formula. Bits are compared for several numbers of threads."""
+formula. Bytes are compared over processes with each of rapt's kernels, numbers of threads, batches and steps."""
 import collections
 import contextlib
 import ctypes
 import io
+import json
 import os
 import pathlib
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import warnings
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/host"))
+import processes
 import tap
 from tap import ok, skip
 
@@ -499,10 +501,10 @@ def length_without_past():
     ok(not why, "MultiHeadAttention, past_sequence_length without a past", why)
 
 
-def threads():
-    """The same bits for any number of threads, of big and small problems."""
+def nodes():
+    """Big and small problems of each operator, by name."""
     r = Random(7)
-    cases = {
+    return {
         "Attention, prefill": (
             "Attention", {n: r(1, h, 300, 64) for n, h in zip("qkv", (8, 2, 2))}, {"is_causal": 1}, ("y", )),
         "Attention, decode": (
@@ -523,11 +525,53 @@ def threads():
             {"x": r(2, 8, 900, 64), "cos": r(900, 32), "sin": r(900, 32), "ids": np.tile(np.arange(900), (2, 1))},
             {}, ("y", )),
     }
-    for name, (op, inputs, attributes, outputs) in cases.items():
-        proto = model(op, inputs, outputs, attributes)
-        of = {n: run(session(proto, rapt=True, threads=n), inputs) for n in (1, 2, 5)}
-        ok(all(np.array_equal(a, b) for n in (2, 5) for a, b in zip(of[1], of[n])),
-           f"{name}: the same bits for 1, 2 and 5 threads")
+
+
+def in_ways(rapt, q, k, v, causal):
+    """What Attention says of a batch, by rapt or by the CPU provider alone, in ways that compute the same."""
+    proto = model("Attention", {"q": q, "k": k, "v": v}, ("y", ), {"is_causal": int(causal)})
+    of_any_shape(proto)
+
+    def attend(*arrays, threads=2):
+        return run(session(proto, rapt=rapt, threads=threads), dict(zip("qkv", arrays)))[0]
+    yield "in a batch", attend(q, k, v)
+    for threads in (1, 5):
+        yield f"threads: {threads}", attend(q, k, v, threads=threads)
+    yield "each entry alone", np.concatenate([attend(*(x[i:i + 1] for x in (q, k, v))) for i in range(len(q))])
+    step = model("Attention", {n: x[:, :, :1] for n, x in zip("qkv", (q, k, v))} | {"past_k": k, "past_v": v},
+                 ("y", "present_k", "present_v"), {"is_causal": 0})
+    of_any_shape(step)
+    steps, parts = session(step, rapt=rapt), []
+    for i in range(q.shape[2]):
+        last = i if causal else k.shape[2] - 1
+        given = {"q": q[:, :, i:i + 1]} | {n: x[:, :, last:last + 1] for n, x in (("k", k), ("v", v))}
+        parts.append(run(steps, given | {f"past_{n}": x[:, :, :last] for n, x in (("k", k), ("v", v))})[0])
+    yield "token by token behind a cache", np.concatenate(parts, 2)
+
+
+def of_any_shape(proto):
+    """So that a session takes inputs of other shapes, too."""
+    for i in proto.graph.input:
+        i.type.tensor_type.ClearField("shape")
+
+
+def print_digests():
+    """Of the CPU provider alone, and of rapt."""
+    found = {name: {f"threads: {threads}": [processes.digest(*run(session(model(op, inputs, outputs, attributes), rapt, threads), inputs))
+                                              for rapt in (False, True)] for threads in (2, 1, 5)}
+             for name, (op, inputs, attributes, outputs) in nodes().items()}
+    for dtype in (np.float32, np.float16):
+        for what, keys, causal in (("causal", 70, True), ("on more keys", 600, False)):
+            given = [processes.normal(n, 3, h, tokens, 64).astype(dtype) for n, (h, tokens) in enumerate(((8, 70), (2, keys), (2, keys)))]
+            pairs = zip(in_ways(False, *given, causal), in_ways(True, *given, causal))
+            found[f"Attention of {np.dtype(dtype)}, {what}"] = {
+                way: [processes.digest(plain), processes.digest(ours)] for (way, plain), (_, ours) in pairs}
+    print(json.dumps(found))
+
+
+def kernels():
+    """The same in processes with each of rapt's kernels. ONNX Runtime's own are chosen by the CPU alone."""
+    processes.compare("the CPU provider", processes.results(__file__, processes.environments(RAPT_ISA=processes.kernels())))
 
 
 def arithmetics():
@@ -971,8 +1015,7 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
     }
     for name, (op, inputs, attributes, word) in bad.items():
         proto = model(op, inputs, ("y", "present_k", "present_v") if op == GQA else ("y", ), attributes)
-        for i in proto.graph.input:  # so that shape inference knows nothing
-            i.type.tensor_type.ClearField("shape")
+        of_any_shape(proto)  # so that shape inference knows nothing
         try:
             run(session(proto, rapt=True), inputs)
             why = "it was done"
@@ -982,6 +1025,9 @@ models.session(models.model("Attention", {"q": x, "k": x, "v": x}, ("y", ), {}),
 
 
 rapt_onnxruntime.devices()
+if "--digests" in sys.argv:
+    print_digests()
+    sys.exit()
 node_tests()
 for make, count in (random_attention, 60), (random_multi_head, 60), (random_group_query, 80), (random_rotary, 24):
     for seed in range(count):
@@ -989,7 +1035,7 @@ for make, count in (random_attention, 60), (random_multi_head, 60), (random_grou
 only_rapt()
 length_without_past()
 empties()
-threads()
+kernels()
 arithmetics()
 encoder()
 explained()
