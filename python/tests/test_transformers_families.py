@@ -60,6 +60,7 @@ WEIGHTS_APART = {
 PADDING_APART = {
     "minimax_m3_vl": "its indexer chooses blocks of keys by the states of padding, too, as its source says; padding attends to nothing, "
                      "and is 0 here, where eager has a mean of all values",
+    "minimax_m3_vl_text": "as in minimax_m3_vl, whose decoder it is",
 }
 
 # ---- Small configurations ----------------------------------------------------------------------------------------------------
