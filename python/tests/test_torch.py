@@ -1114,11 +1114,7 @@ def print_digests():
 
 
 def test_processes():
-    capabilities = ["default", "avx2", "avx512"]
-    best = torch.backends.cpu.get_cpu_capability().lower()
-    if best in capabilities:  # and not one of another architecture, or none
-        del capabilities[capabilities.index(best) + 1:]
-    of = processes.environments(RAPT_ISA=processes.kernels(), ATEN_CPU_CAPABILITY=capabilities)
+    of = processes.environments(RAPT_ISA=processes.kernels(), ATEN_CPU_CAPABILITY=processes.capabilities())
     processes.compare("F.scaled_dot_product_attention", processes.results(__file__, of))
 
 

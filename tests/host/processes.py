@@ -30,6 +30,13 @@ def kernels():
     return [name for name, isa in rapt.info()["isas"].items() if isa["usable"] and isa["rounding"] == "fused"]
 
 
+def capabilities():
+    """Values of ATEN_CPU_CAPABILITY that this CPU has."""
+    import torch
+    known, best = ["default", "avx2", "avx512"], torch.backends.cpu.get_cpu_capability().lower()
+    return known[:known.index(best) + 1] if best in known else known  # those of another architecture, or none, are not told apart
+
+
 def environments(**values):
     """So many that each variable has all of its values: by their names, variables of the environment."""
     pairs = [{name: some[i % len(some)] for name, some in values.items()} for i in range(max(map(len, values.values())))]
@@ -55,7 +62,7 @@ def compare(host, found):
     for case in next(iter(found.values()), ()):
         of = {name: process[case] for name, process in found.items()}
         ours = {f"{name}, {way}": digest for name, ways in of.items() for way, (_, digest) in ways.items()}
-        ok(len(set(ours.values())) == 1, f"{case}: the same bytes {', '.join(next(iter(of.values())))}; with {', '.join(of)}", ours)
+        ok(len(set(ours.values())) == 1, f"{case}: the same bytes ({', '.join(next(iter(of.values())))}) with {', '.join(of)}", ours)
         firsts = [next(iter(ways.values()))[0] for ways in of.values()]
         broken["in other processes"] |= {case} if len(set(firsts)) > 1 else set()
         for first, ways in zip(firsts, of.values()):
@@ -70,5 +77,5 @@ def controls(host, broken):
     for promise, cases in broken.items():
         if not cases:
             skip(f"{host} by itself, {promise}: a control", "its bytes are the same here, too")
-    ok(any(broken.values()), f"{host} by itself has other bytes " + "; ".join(
+    ok(any(broken.values()), f"{host} by itself has other bytes: " + "; ".join(
         f"{promise} ({', '.join(sorted(cases))})" for promise, cases in broken.items() if cases), broken)
