@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests/host"))
+import processes
 import tap
 from tap import ok
 
@@ -118,6 +119,35 @@ def one_layer():
     ok(1e-5 < error < 3e-2 and contents(alone) == contents(bf16), f"RAPT_VLLM_ARITH=bf16: off by {error:.4f}, the same bytes alone")
     encoders()
     cross_attention()
+
+
+# Names of ways to compute the same, and how.
+IN_WAYS = {
+    "in a batch": {}, "threads: 1": {"threads": 1}, "threads: 5": {"threads": 5},
+    "each sequence alone": {"groups": [(b,) for b in range(len(HISTORY))]}, "token by token": {"chunk": 1},
+    "in chunks of 7 and blocks of 16": {"chunk": 7, "block_size": 16},
+}
+
+
+def digests(environment):
+    """In a process of its own: of vLLM's own attention, and of rapt's."""
+    import rapt
+    os.environ |= environment
+    assert rapt.isa() == environment["RAPT_ISA"]
+    found = {}
+    for dtype, given in (torch.float32, {}), (torch.float16, {"sliding_window": 50}), (torch.bfloat16, {}):
+        found[f"{dtype}{', a sliding window' if given else ''}"] = {
+            way: [processes.digest(contents(results(own, dtype, **how, **given))) for own in (True, False)] for way, how in IN_WAYS.items()}
+    return found
+
+
+def kernels():
+    """The same in processes with each of rapt's kernels. Which of its own vLLM takes, the CPU alone decides."""
+    found = {}
+    for name, environment in processes.environments(RAPT_ISA=processes.kernels()).items():
+        with concurrent.futures.ProcessPoolExecutor(1, forked) as processor:
+            found[name] = processor.submit(digests, environment).result(900)
+    processes.compare("vLLM", found)
 
 
 def encoders():
@@ -289,6 +319,7 @@ def refusals():
 
 if __name__ == "__main__":
     one_layer()
+    kernels()
     refusals()
     with tempfile.TemporaryDirectory() as temporary:
         engines(pathlib.Path(temporary))
