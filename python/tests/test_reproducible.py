@@ -17,8 +17,8 @@ import os
 import pathlib
 import pickle
 import re
-import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
