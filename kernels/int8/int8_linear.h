@@ -32,7 +32,7 @@ enum {
                                     : 1,
     MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > MOST_INTEGER_TOKENS ? RAPT_MATRIX_TOKENS : MOST_INTEGER_TOKENS,
     INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
-    INTEGER_AHEAD = 8192,                    /* prefetch distance of packed weights, in bytes */
+    INTEGER_AHEAD = 2,                       /* how many parts of packed weights ahead memory is read */
     NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
     NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
     /* Bits of a staged weight of 4 bits, of one of 6, and of one of 8. With one lane, weights take those of an element: gcc
@@ -450,10 +450,9 @@ static RAPT_INLINE void sum_products(const int nt, const int nv, const integer_f
 #endif
 
 /* Adds the products of `groups` groups of nt tokens and staged sixteens, nv vectors of outputs in all, to the tokens' sums, which
- * lie TILE_OUTPUTS apart. Sixteens lie `apart` floats apart. first: whether to prefetch weights, as the first tile of a pass
- * does. */
+ * lie TILE_OUTPUTS apart. Sixteens lie `apart` floats apart. ahead: how far ahead weights are prefetched, in bytes, or 0. */
 static RAPT_INLINE void integer_tile(const int nt, const int nv, const integer_format f, const float *staged, size_t apart,
-                                     int groups, const integer_tokens tokens, bool first, float *sums) {
+                                     int groups, const integer_tokens tokens, size_t ahead, float *sums) {
     enum {
         MOST = RAPT_MATRIX_TOKENS * SUM_VECTORS > INTEGER_TOKENS * TILE_SUMS ? RAPT_MATRIX_TOKENS * SUM_VECTORS
                                                                              : INTEGER_TOKENS * TILE_SUMS
@@ -464,14 +463,16 @@ static RAPT_INLINE void integer_tile(const int nt, const int nv, const integer_f
     vf y[MOST];
     UNROLLED(j, nt)
         UNROLLED(v, nv) y[j * nv + v] = v_load(sums + j * TILE_OUTPUTS + v * RAPT_VL);
+    for (size_t n = 0; n < (size_t)(nv / SUM_VECTORS) && ahead; n++)
+        prefetch_row((const char *)(staged + n * apart + at.scales), ahead, (at.end - at.scales) * sizeof(float));
     for (int b = 0; b < groups * RAPT_GROUP / f.block; b++) {
         vi total[MOST];
         UNROLLED(n, nt * nv) total[n] = i_set1(0);
         for (int sub = b * subs; sub < (b + 1) * subs; sub++) {
             const float *const dwords = staged + (size_t)sub * sub_floats;
             vi acc[MOST];
-            for (size_t n = 0; n < (size_t)(nv / SUM_VECTORS) && first; n++)
-                prefetch_row((const char *)(dwords + n * apart), INTEGER_AHEAD, sub_floats * sizeof(float));
+            for (size_t n = 0; n < (size_t)(nv / SUM_VECTORS) && ahead; n++)
+                prefetch_row((const char *)(dwords + n * apart), ahead, sub_floats * sizeof(float));
             sum_products(nt, nv, f, dwords, apart, tokens_from(f, &tokens, 0, (size_t)sub), acc);
             UNROLLED(v, nv) {
                 const float *const scales = staged + (size_t)(v / SUM_VECTORS) * apart + at.sub_scales;
@@ -511,35 +512,38 @@ static RAPT_INLINE void integer_tile(const int nt, const int nv, const integer_f
         UNROLLED(v, nv) v_store(sums + j * TILE_OUTPUTS + v * RAPT_VL, y[j * nv + v]);
 }
 
-/* Adds the products of a staged part of sixteens and all tokens of a pass to their sums. */
+/* Adds the products of a staged part of sixteens and all tokens of a pass to their sums. The first tile of tokens prefetches
+ * weights. */
 static RAPT_INLINE void multiply_staged_as(const integer_format f, const rapt_linear_problem *p, const integer_tokens *x,
-                                           const float *staged, size_t apart, int64_t part, int tokens, float *sums) {
+                                           const float *staged, size_t apart, size_t ahead, int64_t part, int tokens,
+                                           float *sums) {
     const int groups = (int)groups_of(integer_part_channels(p, part));
-    for (int i = 0, nt; i < tokens; i += nt) {
+    for (int i = 0, nt; i < tokens; i += nt, ahead = 0) {
         const bool matrix = RAPT_MATRIX_TOKENS && tokens - i >= RAPT_MATRIX_TOKENS;
         nt = matrix ? RAPT_MATRIX_TOKENS : (int)even_part(tokens - i, INTEGER_TOKENS);
         const integer_tokens from = tokens_from(f, x, (size_t)i, (size_t)part * (size_t)(INTEGER_PART / f.sub));
         float *const to = sums + i * TILE_OUTPUTS;
         for (int n = 0; n < INTEGER_SIXTEENS && matrix; n++)
-            integer_tile(RAPT_MATRIX_TOKENS, SUM_VECTORS, f, staged + (size_t)n * apart, 0, groups, from, i == 0,
+            integer_tile(RAPT_MATRIX_TOKENS, SUM_VECTORS, f, staged + (size_t)n * apart, 0, groups, from, ahead,
                          to + n * RAPT_PARTIAL_SUMS);
         if (matrix) continue;
-        if (INTEGER_TOKENS >= 6 && nt == 6) integer_tile(6, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
-        else if (INTEGER_TOKENS >= 5 && nt == 5) integer_tile(5, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
-        else if (INTEGER_TOKENS >= 4 && nt == 4) integer_tile(4, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
-        else if (INTEGER_TOKENS >= 3 && nt == 3) integer_tile(3, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
-        else if (INTEGER_TOKENS >= 2 && nt == 2) integer_tile(2, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
-        else integer_tile(1, TILE_SUMS, f, staged, apart, groups, from, i == 0, to);
+        if (INTEGER_TOKENS >= 6 && nt == 6) integer_tile(6, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
+        else if (INTEGER_TOKENS >= 5 && nt == 5) integer_tile(5, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
+        else if (INTEGER_TOKENS >= 4 && nt == 4) integer_tile(4, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
+        else if (INTEGER_TOKENS >= 3 && nt == 3) integer_tile(3, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
+        else if (INTEGER_TOKENS >= 2 && nt == 2) integer_tile(2, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
+        else integer_tile(1, TILE_SUMS, f, staged, apart, groups, from, ahead, to);
     }
 }
 
 /* Does what multiply_staged_as does, for weights of this type. */
 static RAPT_NOINLINE void multiply_staged(rapt_type type, const rapt_linear_problem *p, const integer_tokens *x,
-                                          const float *staged, size_t apart, int64_t part, int tokens, float *sums) {
+                                          const float *staged, size_t apart, size_t ahead, int64_t part, int tokens,
+                                          float *sums) {
     switch (NIBBLE_BITS == BYTE_BITS && type == RAPT_Q4_0 ? RAPT_INT8 : type) { /* which then differ in the corrections alone */
 #define RAPT_STAGED_TYPE(name)                                                                                                   \
     case name:                                                                                                                   \
-        multiply_staged_as(integer_format_of(name), p, x, staged, apart, part, tokens, sums);                                    \
+        multiply_staged_as(integer_format_of(name), p, x, staged, apart, ahead, part, tokens, sums);                             \
         break;
         RAPT_STAGED_TYPE(RAPT_Q4_0)
         RAPT_STAGED_TYPE(RAPT_Q4_1)
@@ -547,7 +551,7 @@ static RAPT_NOINLINE void multiply_staged(rapt_type type, const rapt_linear_prob
         RAPT_STAGED_TYPE(RAPT_Q6_K)
 #undef RAPT_STAGED_TYPE
     default:
-        multiply_staged_as(integer_format_of(RAPT_INT8), p, x, staged, apart, part, tokens, sums);
+        multiply_staged_as(integer_format_of(RAPT_INT8), p, x, staged, apart, ahead, part, tokens, sums);
     }
 }
 
@@ -577,6 +581,16 @@ static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *pa
     memset(packed + used, 0, ((size_t)packed_integer_floats(p) - used) * sizeof(float));
 }
 
+/* Returns how far ahead of a part of packed weights memory is read, in bytes: at the same place of a later part, which at the end
+ * of a tile's sixteens is one of the next tile. So each line is prefetched once, and scales are, too (1.1 to 1.26 times as fast
+ * as 8 KiB ahead of the dwords alone, one token, AMD EPYC, Zen 4). apart: the floats of a packed sixteen. */
+static inline size_t bytes_ahead(const rapt_linear_problem *p, rapt_type type, int64_t part, size_t apart) {
+    const int64_t parts = (p->in + INTEGER_PART - 1) / INTEGER_PART, ahead = rapt_min(parts, INTEGER_AHEAD);
+    const size_t whole = staged_sixteen(type, INTEGER_PART / RAPT_GROUP);
+    return (part + ahead < parts ? (size_t)ahead * whole : INTEGER_SIXTEENS * apart - (size_t)(parts - ahead) * whole) *
+           sizeof(float);
+}
+
 /* Computes the sums of `rows` rows of the weights, or of the gate, at most TILE_OUTPUTS, for the tokens of a pass. A register
  * tile has INTEGER_SIXTEENS sixteens: where there are fewer, the first one fills it. */
 static void sum_rows(const rapt_linear_task *t, const integer_linear_scratch *s, bool gate, int64_t out, int rows, int tokens) {
@@ -590,7 +604,8 @@ static void sum_rows(const rapt_linear_task *t, const integer_linear_scratch *s,
             stage_sixteen(t, s, gate, out + n, rapt_min(RAPT_PARTIAL_SUMS, rows - n), part,
                           s->staged + (size_t)(n / RAPT_PARTIAL_SUMS) * apart);
         multiply_staged(type, p, &s->tokens[gate], packed ? packed + packed_integers_at(p, type, out, part) : s->staged,
-                        rows > RAPT_PARTIAL_SUMS ? apart : 0, part, tokens, s->sums[gate]);
+                        rows > RAPT_PARTIAL_SUMS ? apart : 0, packed ? bytes_ahead(p, type, part, apart) : 0, part, tokens,
+                        s->sums[gate]);
     }
 }
 
