@@ -118,8 +118,7 @@ equal_to_x86() {
     for layer in 0 5; do
         minilm "$layer"
         for isa in ${kernels//,/ }; do
-            twin=scalar_fma
-            if grep "^$isa .*unfused" "$info"; then twin=scalar; fi
+            twin=$(twin_of "$isa")
             "$root/gcc/cli/rapt" run "${tensors[@]}" --out "$logs/$stage-x86.npy" --isa "$twin"
             "${rapt[@]}" run "${tensors[@]}" --out "$logs/$stage.npy" --isa "$isa" --threads "${threads:-2}"
             expect "layer $layer: $isa = x86-64's $twin" cmp "$logs/$stage-x86.npy" "$logs/$stage.npy"
@@ -129,7 +128,7 @@ equal_to_x86() {
             expect "${program##*/}: $isa = x86-64's $twin" cmp "$logs/$stage-x86.txt" "$logs/$stage.txt"
         done
     done
-    if [[ $stage =~ ^(aarch64|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_model "$kernels" "${runner[@]}"; fi
+    if [[ $stage =~ ^(aarch64|sve|riscv64|s390x|ppc64le|wasm)$ ]] && ! ((short)); then same_models "$kernels" "${runner[@]}"; fi
     read -ra cases <<<"$4"
     if [[ ${CASES:-} ]]; then
         mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|vectors$|tests/|quick:|few:)')
@@ -164,27 +163,59 @@ equal_to_x86() {
 # with_vectors KERNELS: those of them that have vectors, one a line; false if all are scalar. first_vectors: the first of them.
 with_vectors() { tr , '\n' <<<"$1" | grep -v '^scalar'; }
 first_vectors() { with_vectors "$1" | head -n 1; }
-# same_model KERNELS RUNNER...: the language model of examples/llm: a hash of the logits of a short prompt and its answer, by the first
-# of those kernels that has vectors, is that of this machine.
-same_model() {
-    local model isa twin=scalar_fma program=examples/llm/llm words=(--plain --hash --tokens 1)
-    isa=$(first_vectors "$1") || return 0 # a row of the scalar kernels alone
-    if ! model=$(examples/llm/fetch); then
-        skip "the language model, whose weights cannot be had"
+# twin_of ISA: x86-64's plainest kernel with the bits of this one, whose class $info tells.
+twin_of() { if grep -q "^$1 .*unfused" "$info"; then echo scalar; else echo scalar_fma; fi; }
+
+# same_models KERNELS RUNNER...: what the language model of examples/llm answers, with a hash of all logits, is what it answers here. A
+# small one is run by each of those kernels in several ways; SmolLM2, which takes long, once in a stage, by the first of them that has
+# vectors, and in WebAssembly, where that is of the other class, by scalar_fma.
+same_models() {
+    local isa vectors way options program=$root/$folder/examples/llm/llm$exe
+    once models-here models_here
+    once "llm-$folder" ninja -C "$root/$folder" "examples/llm/llm$exe"
+    for isa in ${1//,/ }; do
+        for way in "--threads 1" "--threads 3 --chunk 1" "--threads 1 --chunk 4 --lookup 8" "--threads 3 --lookup 1"; do
+            read -ra options <<<"$way"
+            same_answer small "$isa" "${@:2}" "$program" --threads "${threads:-${options[1]}}" "${options[@]:2}"
+            if [[ $way == *lookup* ]]; then expect "... and of its guesses some were right, some wrong" guessed "$logs/$stage.err"; fi
+        done
+    done
+    if [[ $stage == sve ]] || ! vectors=$(first_vectors "$1"); then return; fi
+    once "smollm2-$stage" same_smollm2 "$vectors" "${@:2}" "$program" --threads "${threads:-2}"
+}
+same_smollm2() { # VECTORS COMMAND...
+    if [[ ! -e $root/smollm2.gguf ]]; then
+        skip "SmolLM2, whose weights cannot be had"
         return
     fi
-    if [[ $stage == wasm ]]; then # whose programs see this folder alone
-        twin=scalar
-        cp "$model" "$root/model.gguf"
-        model=$root/model.gguf
-    fi
-    in_native ninja -C "$root/gcc" "$program"
-    ninja -C "$root/$folder" "$program$exe"
-    once "model-$twin" model_here "$twin" "$root/gcc/$program" "${words[@]}" "$model" Paris
-    RAPT_ISA=$isa "${@:2}" "$root/$folder/$program$exe" "${words[@]}" --threads "${threads:-2}" "$model" Paris >"$logs/$stage.txt" || true
-    expect "the logits of a language model: $isa = x86-64's $twin" cmp "$logs/model-$twin.txt" "$logs/$stage.txt"
+    same_answer smollm2 "$@"
+    if [[ $stage == wasm ]]; then same_answer smollm2 scalar_fma "${@:2}"; fi
 }
-model_here() { RAPT_ISA=$1 "${@:2}" >"$logs/model-$1.txt"; } # ISA COMMAND...
+same_answer() { # MODEL ISA COMMAND...
+    local twin command=$*
+    twin=$(twin_of "$2")
+    ask "$@" 2>"$logs/$stage.err" >"$logs/$stage.txt" || true
+    expect "language model $1: $2 = x86-64's $twin, ${command##*"$program "}" cmp "$logs/$1-$twin.txt" "$logs/$stage.txt"
+}
+ask() { # MODEL ISA COMMAND...
+    local words=(--plain --hash --tokens 1 "$root/smollm2.gguf" Paris)
+    if [[ $1 == small ]]; then words=(--hash --tokens 12 "$root/small.gguf" "the ring the ring the"); fi
+    RAPT_ISA=$2 "${@:3}" "${words[@]}"
+}
+# guessed FILE: it tells of guesses of which some were right, and others not.
+guessed() { grep 'guesses right' "$1" | grep -v ' 0 of ' | grep -vE ' ([0-9]+) of \1 '; }
+# models_here: both models, in the folder of all builds, since programs of WebAssembly see none outside, and what they answer here.
+models_here() {
+    local name twin model program=examples/llm/llm
+    in_native ninja -C "$root/gcc" "$program" && python3 examples/llm/test.py --write "$root/small.gguf" || return
+    rm -f "$root/smollm2.gguf"
+    if model=$(examples/llm/fetch); then cp "$model" "$root/smollm2.gguf"; fi
+    for name in small smollm2; do
+        for twin in scalar scalar_fma; do
+            if [[ -e $root/$name.gguf ]]; then ask "$name" "$twin" "$root/gcc/$program" >"$logs/$name-$twin.txt" || return; fi
+        done
+    done
+}
 # vectors_there KERNELS RAPT...: the results of docs/order.py, in the files of tools/vectors, by those of them that have vectors.
 vectors_there() {
     local isa
