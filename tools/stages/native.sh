@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: Apache-2.0
 # This machine's kernels by gcc, what an older CPU does with them, and what must be refused.
-stage gcc own 9 6 "each test of the Meson build on this machine's kernels, and tools/demo"
+stage gcc own 9.5 6 "each test of the Meson build on this machine's kernels, and both demos"
 stage refusals own 1.5 1.5 "a debug build refuses kernels that the CPU lacks, and floating-point modes; each refusal has its line (explain)"
 stage qemu-x86 own 0.5 0.5 "older CPUs (Nehalem, Haswell, AVX2 without XSAVE) choose sse41 or avx2, refuse the others, and have the same bits"
 
@@ -26,9 +26,32 @@ for test in map(json.loads, sys.stdin):
     if re.search("[:/] ?check$", test["name"]): print(test["stdout"], end="")' <"$root/gcc/meson-logs/testlog.json" >"$logs/$stage.tap"
     expect "check has run $isas" ran "$isas"
     expect "tools/demo" in_native tools/demo "$root/gcc"
+    fresh_demo
     for isa in avx2_vnni avx512 avx512_vnni avx512_bf16 amx; do
         if [[ ,$isas, != *,$isa,* ]]; then skip "$isa, which this CPU has not"; fi
     done
+}
+
+# fresh_demo: examples/llm/demo in a copy of what a clone has, compiled anew, answers as the program of the Meson build does.
+fresh_demo() {
+    local model start fresh=$root/fresh out=$logs/demo.txt told=$logs/demo.err
+    local asked=(--plain --hash --tokens 4) prompt="The capital of France is"
+    if ! model=$(examples/llm/fetch); then
+        skip "examples/llm/demo, since the weights cannot be had"
+        return
+    fi
+    there git || return 0
+    rm -rf "$fresh"
+    mkdir "$fresh"
+    tracked -z | xargs -0 cp --parents -t "$fresh"
+    "$root/gcc/examples/llm/llm" "${asked[@]}" "$model" "$prompt" >"$logs/llm.txt"
+    start=$SECONDS
+    CCACHE_DISABLE=1 "$fresh/examples/llm/demo" "${asked[@]}" "$prompt" >"$out" 2>"$told" || cat "$told"
+    expect "examples/llm/demo has answered after $((SECONDS - start)) s, build included" grep Paris "$out"
+    expect "... with the hash that the program of the Meson build prints" cmp "$logs/llm.txt" "$out"
+    expect "... shows how far the build is" grep -m 1 -E '^build: \[[0-9]+/[0-9]+\]' "$told"
+    expect "... and the prompt" grep 'prompt: token 5 of 5' "$told"
+    expect "... and tokens/s" grep -E '^answer: 4 tokens, .* [0-9.]+ tokens/s$' "$told"
 }
 
 # Without optimization an intrinsic gets its immediate only if it really is one. Its bits are shown by few problems. A debug build
