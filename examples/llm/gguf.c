@@ -113,13 +113,12 @@ double gguf_number(const gguf *g, const char *key, double otherwise) {
     return v->type == FLOAT32 ? (double)f32 : (double)bits;
 }
 
-float *gguf_floats(const gguf *g, const char *key, uint64_t *count) {
+uint32_t *gguf_floats(const gguf *g, const char *key, uint64_t *count) {
     const gguf_value *v = find_value(g, key);
     *count = v && v->type == FLOAT32 ? v->count : 0;
-    float *const numbers = present(calloc((size_t)*count + 1, sizeof *numbers));
-    for (uint64_t i = 0; i < *count; i++)
-        memcpy(&numbers[i], &(uint32_t){(uint32_t)load(v->at + i * sizeof(float), sizeof(float))}, sizeof(float));
-    return numbers;
+    uint32_t *const bits = present(calloc((size_t)*count + 1, sizeof *bits));
+    for (uint64_t i = 0; i < *count; i++) bits[i] = (uint32_t)load(v->at + i * sizeof *bits, sizeof *bits);
+    return bits;
 }
 
 gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count) {

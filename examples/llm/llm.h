@@ -63,8 +63,8 @@ gguf_tensor *gguf_find(const gguf *g, const char *name);
 /* The number under a key, an integer of 0 or more or an f32; `otherwise` if there is none. */
 double gguf_number(const gguf *g, const char *key, double otherwise);
 
-/* The f32 under a key, perhaps none, in an array that is the caller's. */
-float *gguf_floats(const gguf *g, const char *key, uint64_t *count);
+/* The bits of the f32 under a key, perhaps none, in an array that is the caller's. */
+uint32_t *gguf_floats(const gguf *g, const char *key, uint64_t *count);
 
 /* The texts under a key, perhaps none, in an array that is the caller's. */
 gguf_text *gguf_texts(const gguf *g, const char *key, uint64_t *count);

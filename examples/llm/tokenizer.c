@@ -144,13 +144,11 @@ static int32_t token_of(const tokenizer *t, const gguf *file, const char *key) {
  * sign. */
 static void rank_pieces(tokenizer *t, const gguf *file) {
     uint64_t count;
-    float *const scores = gguf_floats(file, "tokenizer.ggml.scores", &count);
+    t->ranks = gguf_floats(file, "tokenizer.ggml.scores", &count);
     if (count != (uint64_t)t->pieces.count) FAIL("%s: its vocabulary has no score for each piece", file->path);
-    t->ranks = present(calloc((size_t)count + 1, sizeof *t->ranks));
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &scores[i], sizeof bits);
-        t->ranks[i] = bits >> 31 ? bits : 0x7fffffff - bits;
+        const uint32_t score = t->ranks[i];
+        t->ranks[i] = score >> 31 ? score : 0x7fffffff - score;
         const gguf_text piece = t->pieces.texts[i];
         bool inside = false; /* behind something else than spaces */
         for (size_t n = 0; n < piece.bytes; n++) {
@@ -160,7 +158,6 @@ static void rank_pieces(tokenizer *t, const gguf *file) {
             if (space) n += SIGN - 1;
         }
     }
-    free(scores);
 }
 
 void tokenizer_open(tokenizer *t, const gguf *file) {
@@ -262,10 +259,8 @@ int64_t tokenizer_encode(const tokenizer *t, const char *text, int32_t *tokens) 
 
 /* Prints a piece of characters, or a byte's. */
 static void print_characters(gguf_text piece, FILE *to) {
-    char digits[3] = {0};
     if (piece.bytes == 6 && !memcmp(piece.at, "<0x", 3) && piece.at[5] == '>') {
-        memcpy(digits, piece.at + 3, 2);
-        putc((int)strtoul(digits, NULL, 16), to);
+        putc((int)strtoul(piece.at + 3, NULL, 16), to);
         return;
     }
     for (size_t i = 0; i < piece.bytes; i++) {
