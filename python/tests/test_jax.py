@@ -163,7 +163,8 @@ def print_digests():
         q, k, v = (jnp.asarray(processes.normal(n, 2, *shape, 64), dtype) for n, shape in enumerate(((queries, 8), (keys, 2), (keys, 2))))
         own = [x.astype("float32") if dtype == "float16" else x for x in (q, k, v)]  # since jax.nn's of float16 is not for CPUs
         pairs = zip(in_ways(jax.nn.dot_product_attention, *own, causal), in_ways(attention, q, k, v, causal))
-        found[f"{dtype}, {queries} on {keys}"] = {way: [processes.digest(plain), processes.digest(ours)] for (way, plain), (_, ours) in pairs}
+        found[f"{dtype}, {queries} on {keys}"] = {
+            way: [processes.digest(plain), processes.digest(ours)] for (way, plain), (_, ours) in pairs}
     print(json.dumps(found))
 
 
