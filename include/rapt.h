@@ -1215,7 +1215,8 @@ typedef struct rapt_tuning {
     int pass_tiles; /* The most tiles of queries of a task with queries in lanes, 1 to at most 32. */
 
     /* A task with queries in lanes has only as many tiles as keep its scratch within this many sixteenths of the L2 cache, 1 to
-     * 256, but at least one. In RAPT_BF16_DOT the staged chunk of keys and values does not count. */
+     * 256, but at least one. In RAPT_BF16_DOT the staged chunk of keys and values does not count, and avx512_bf16 takes three
+     * times as many sixteenths. */
     int pass_l2;
 
     /* About how many tasks a plan has for each expected thread, 1 to 64. Where tasks are equally long, a number from a quarter to

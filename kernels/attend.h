@@ -482,6 +482,7 @@ static void weigh_scores(const rapt_problem *p, char *row, int64_t keys, const c
         .tile_rows = TILE_ROWS,                                                                                                  \
         .few_rows = INTEGER ? RAPT_FEW_INTEGER_ROWS : RAPT_FEW_ROWS,                                                             \
         .few_tokens = BF16 ? RAPT_BF16_FEW_TOKENS : RAPT_FEW_TOKENS,                                                             \
+        .pass_l2_times = BF16 ? RAPT_BF16_PASS_L2_TIMES : 1,                                                                     \
         .least_rows = BF16 ? RAPT_BF16_LEAST_ROWS : 1,                                                                           \
         .scratch_bytes = scratch_bytes,                                                                                          \
         .attend = attend,                                                                                                        \

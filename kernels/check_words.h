@@ -240,6 +240,12 @@ _Static_assert(RAPT_STATES_PART >= 1, "a part of K and V");
 _Static_assert(RAPT_PASS_TILES >= 1 && RAPT_PASS_TILES <= RAPT_MOST_PASS_TILES, "tiles of a pass are described on the stack");
 _Static_assert(RAPT_PASS_L2 >= 1 && RAPT_PASS_L2 <= 16, "a part of the L2 cache, in sixteenths");
 
+/* RAPT_BF16_PASS_L2_TIMES: rapt_arithmetic.pass_l2_times in bf16 arithmetic, whose passes read the scratch of a tile once for a
+ * chunk of keys, and not for a block. */
+#ifndef RAPT_BF16_PASS_L2_TIMES
+#define RAPT_BF16_PASS_L2_TIMES 1
+#endif
+
 /* ---- Linear layers (linear.h) --------------------------------------------------------------------------------------------- */
 
 /* RAPT_FEW_TOKENS: for up to this many tokens, weights are multiplied where they lie in memory. RAPT_LINEAR_TOKENS: the most

@@ -333,6 +333,8 @@ typedef struct rapt_arithmetic {
     /* Tasks with keys in lanes of fewer rows of a head are computed by another kernel's arithmetic, if there is one
      * (rapt_few_rows_bf16). */
     int least_rows;
+    /* How many times rapt_tuning.pass_l2 the scratch of a pass may take. */
+    int pass_l2_times;
     /* Returns the bytes of scratch, a multiple of RAPT_WORKSPACE_ALIGNMENT, that a task of at most `rows` rows needs; with keys
      * in lanes, rows are those of all its heads. merges: true if the task merges chunks. */
     size_t (*scratch_bytes)(const rapt_problem *, int64_t rows, bool keys_in_lanes, bool merges);

@@ -257,14 +257,15 @@ static rapt_status set_scale(rapt_report *r, const rapt_desc *d, rapt_problem *p
 }
 
 /* Returns how many query tiles share a pass over K and V: as many as keep the pass's scratch within pass_l2 / 16 of the L2 cache,
- * at most pass_tiles. The scratch grows by `each` for every tile from the second on (in bf16 arithmetic from the third). In bf16
- * arithmetic it also holds a staged chunk of K and V, which may take as much again, and is not counted here. */
+ * or a multiple of it (rapt_arithmetic.pass_l2_times), at most pass_tiles. The scratch grows by `each` for every tile from the
+ * second on (in bf16 arithmetic from the third). In bf16 arithmetic it also holds a staged chunk of K and V, which may take as
+ * much again, and is not counted here. */
 static int64_t tiles_per_pass(const full_plan *p) {
     const rapt_problem *problem = &p->problem;
     const rapt_arithmetic *arithmetic = p->arithmetic;
     const bool bf16 = problem->arith == RAPT_BF16_DOT;
     const rapt_tuning *tuning = &p->tuning;
-    size_t bound = rapt_l2_bytes() / 16 * (size_t)tuning->pass_l2;
+    size_t bound = rapt_l2_bytes() / 16 * (size_t)(tuning->pass_l2 * arithmetic->pass_l2_times);
     int64_t rows = arithmetic->tile_rows;
     const bool merges = bf16 && problem->kv_len > RAPT_CHUNK;
     size_t one = arithmetic->scratch_bytes(problem, rows, false, merges);

@@ -43,6 +43,10 @@
  * for 28 (AMD EPYC, Zen 4). */
 #define RAPT_BF16_PACKED_TOKENS 24
 
+/* With products at this rate, staging K and V counts: tiles that take 1.5 MiB, of 1 MiB of L2, are 1.01 to 1.05 times as fast as
+ * 0.5 MiB of them (P3 to P6, AMD EPYC, Zen 4), with the rate of FMAs 0.98 to 1.01 times. */
+#define RAPT_BF16_PASS_L2_TIMES 3
+
 #if !defined(v_fma_pairs)
 #error "v_fma_pairs is no macro: tile.h would multiply pairs as if they were f32"
 #endif
@@ -54,22 +58,74 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* The most accumulators of each of the two chains in a register tile. With panels of 3 vectors that is 24 registers, 3 vectors of
- * B for each chain are 6, and a pair of A is 1: 31 of 32. */
-enum { CHAIN_SUMS = 12 };
+/* The most accumulators of a register tile. With panels of 3 vectors, vectors of B for each chain are 6 and a pair of A is 1: 31
+ * of 32 registers. */
+enum { CHAIN_ACCUMULATORS = 24 };
 
-_Static_assert(RAPT_TILE_VECTORS <= 3, "4 rows by 4 vectors need 32 registers for their sums alone");
+_Static_assert(RAPT_TILE_VECTORS <= 3, "register tiles of 4 vectors have no rows");
 
-/* Returns the rows of a register tile of nv vectors, which divide RAPT_VL: rows left over cost a third
- * (docs/experiments/bf16.md). */
-static RAPT_INLINE int chain_tile_rows(const int nv) { return nv == 1 ? 8 : 4; }
+/* Rows of A lie in one of two ways, and register tiles differ. In rows, a chain pair behind the other, sums of a few steps stay
+ * in registers beside those of the chains, so that a tile of 3 vectors has 2 rows. In lanes, 16 rows beside one another, such a
+ * tile would read 16 lines for 2 rows: it has 4, and C goes through the L1 cache in each step (docs/experiments/bf16.md). */
 
-/* Multiplies one step of nr rows of A by nv vectors of B and adds it to C: C = C + (even chain + odd chain), or without the C if
- * `first`. a: STEP_PAIRS chain pairs of each row, rs floats from row to row and ks from pair to pair; b: [STEP_PAIRS][TILE_ROWS];
- * c: [row][TILE_ROWS]. */
-static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, size_t rs, const size_t ks, const float *b,
-                                   float *c, bool first) {
-    vf even[CHAIN_SUMS], odd[CHAIN_SUMS];
+/* Returns the rows of a register tile of nv vectors. They divide RAPT_VL, for rows left over cost a third. */
+static RAPT_INLINE int rows_tile_rows(const int nv) { return nv == 1 ? 8 : nv == 2 ? 4 : 2; }
+static RAPT_INLINE int lanes_tile_rows(const int nv) { return nv == 1 ? 8 : 4; }
+
+/* How many steps a tile of rows takes until its sums go through memory: B of so many, 24 KiB, stays in the L1 cache. */
+enum { CHAIN_STEPS = 8 };
+
+/* Multiplies `steps` steps of nr rows of A by nv vectors of B and adds them to C one by one: C = C + (even chain + odd chain), in
+ * the first step without the C if `first`. a: [steps][STEP_PAIRS] chain pairs of each row, lda floats from row to row; b:
+ * [step][STEP_PAIRS][TILE_ROWS]; c: [row][TILE_ROWS]. */
+static RAPT_INLINE void tile_of_rows(const int nv, const int nr, const float *a, size_t lda, const float *b, int steps, float *c,
+                                     bool first) {
+    vf sum[CHAIN_ACCUMULATORS / 3], even[CHAIN_ACCUMULATORS / 3], odd[CHAIN_ACCUMULATORS / 3];
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) sum[r * nv + v] = first ? v_set1(0.0f) : v_load(c + (size_t)r * TILE_ROWS + v * RAPT_VL);
+    for (; steps > 0; steps--, a += STEP_PAIRS, b += RAPT_BF16_STEP_FLOATS) {
+        UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
+        for (int j = 0; j < STEP_PAIRS; j += 2) {
+            vf a_even[8], a_odd[8];
+            UNROLLED(r, nr) {
+                a_even[r] = v_broadcast(a + (size_t)r * lda + j);
+                a_odd[r] = v_broadcast(a + (size_t)r * lda + j + 1);
+            }
+            UNROLLED(v, nv) {
+                const float *from = b + (size_t)j * TILE_ROWS + v * RAPT_VL;
+                const vf b_even = v_load(from), b_odd = v_load(from + TILE_ROWS);
+                UNROLLED(r, nr) even[r * nv + v] = v_fma_pairs(even[r * nv + v], b_even, a_even[r]);
+                UNROLLED(r, nr) odd[r * nv + v] = v_fma_pairs(odd[r * nv + v], b_odd, a_odd[r]);
+            }
+        }
+        UNROLLED(i, nr * nv) sum[i] = v_add(sum[i], v_add(even[i], odd[i]));
+    }
+    UNROLLED(r, nr)
+        UNROLLED(v, nv) v_store(c + (size_t)r * TILE_ROWS + v * RAPT_VL, sum[r * nv + v]);
+}
+
+/* Does what tile_of_rows does, of any number of rows. */
+static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t lda, const float *b, int steps, float *c, bool first,
+                                   int rows) {
+    const int nr = rows_tile_rows(nv);
+    for (; rows >= nr; rows -= nr, a += (size_t)nr * lda, c += (size_t)nr * TILE_ROWS)
+        tile_of_rows(nv, nr, a, lda, b, steps, c, first);
+    for (; rows > 0; rows--, a += lda, c += TILE_ROWS) tile_of_rows(nv, 1, a, lda, b, steps, c, first);
+}
+
+/* Does what tile_of_rows does, of any number of rows, vectors and steps. */
+static RAPT_NOINLINE void chain_steps(const float *a, size_t lda, const float *b, int steps, float *c, bool first, int rows,
+                                      int vectors) {
+    for (; steps > 0; steps -= CHAIN_STEPS, first = false) {
+        RAPT_BY_COUNT(vectors, chain_rows, a, lda, b, rapt_min(steps, CHAIN_STEPS), c, first, rows);
+        a += CHAIN_STEPS * STEP_PAIRS;
+        b += CHAIN_STEPS * RAPT_BF16_STEP_FLOATS;
+    }
+}
+
+/* Does what tile_of_rows does, of one step of rows in lanes. a: [STEP_PAIRS][RAPT_VL]. */
+static RAPT_INLINE void tile_of_lanes(const int nv, const int nr, const float *a, const float *b, float *c, bool first) {
+    vf even[CHAIN_ACCUMULATORS / 2], odd[CHAIN_ACCUMULATORS / 2];
     UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
     for (int j = 0; j < STEP_PAIRS; j += 2) {
         vf b_even[4], b_odd[4];
@@ -78,8 +134,7 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
             b_odd[v] = v_load(b + (size_t)(j + 1) * TILE_ROWS + v * RAPT_VL);
         }
         UNROLLED(r, nr) {
-            const vf a_even = v_broadcast(a + (size_t)r * rs + (size_t)j * ks),
-                     a_odd = v_broadcast(a + (size_t)r * rs + (size_t)(j + 1) * ks);
+            const vf a_even = v_broadcast(a + (size_t)j * RAPT_VL + r), a_odd = v_broadcast(a + (size_t)(j + 1) * RAPT_VL + r);
             UNROLLED(v, nv) {
                 even[r * nv + v] = v_fma_pairs(even[r * nv + v], b_even[v], a_even);
                 odd[r * nv + v] = v_fma_pairs(odd[r * nv + v], b_odd[v], a_odd);
@@ -94,29 +149,22 @@ static RAPT_INLINE void chain_tile(const int nv, const int nr, const float *a, s
         }
 }
 
-/* Multiplies one step of any number of rows of A by nv vectors of B and adds it to C, as chain_tile does. queue: as in
- * chain_step. */
-static RAPT_INLINE void chain_rows(const int nv, const float *a, size_t rs, const size_t ks, const float *b, float *c, bool first,
-                                   int rows, prefetch_queue *queue) {
-    const int nr = chain_tile_rows(nv);
-    for (; rows >= nr; rows -= nr, a += (size_t)nr * rs, c += (size_t)nr * TILE_ROWS) {
-        if (queue) prefetch_from_queue(queue);
-        chain_tile(nv, nr, a, rs, ks, b, c, first);
+/* Does what tile_of_lanes does, of any number of rows. queue: as in chain_step_of_lanes. */
+static RAPT_INLINE void chain_lanes(const int nv, const float *a, const float *b, float *c, bool first, int rows,
+                                    prefetch_queue *queue) {
+    const int nr = lanes_tile_rows(nv);
+    for (; rows >= nr; rows -= nr, a += nr, c += (size_t)nr * TILE_ROWS) {
+        prefetch_from_queue(queue);
+        tile_of_lanes(nv, nr, a, b, c, first);
     }
-    for (; rows > 0; rows--, a += rs, c += TILE_ROWS) chain_tile(nv, 1, a, rs, ks, b, c, first);
+    for (; rows > 0; rows--, a++, c += TILE_ROWS) tile_of_lanes(nv, 1, a, b, c, first);
 }
 
-/* Multiplies one step of any number of rows of A by any number of vectors of B and adds it to C, as chain_tile does. queue: null,
- * or what is prefetched meanwhile, once for each full register tile. */
-static RAPT_NOINLINE void chain_step(const float *a, size_t lda, const float *b, float *c, bool first, int rows, int vectors,
-                                     prefetch_queue *queue) {
-    RAPT_BY_COUNT(vectors, chain_rows, a, lda, 1, b, c, first, rows, queue);
-}
-
-/* Does what chain_step does, with rows of A in lanes: a: [STEP_PAIRS][RAPT_VL], of at most RAPT_VL rows. */
+/* Does what tile_of_lanes does, of at most RAPT_VL rows and any number of vectors. queue: what is prefetched meanwhile, once for
+ * each full register tile. */
 static RAPT_NOINLINE void chain_step_of_lanes(const float *a, const float *b, float *c, bool first, int rows, int vectors,
                                               prefetch_queue *queue) {
-    RAPT_BY_COUNT(vectors, chain_rows, a, 1, RAPT_VL, b, c, first, rows, queue);
+    RAPT_BY_COUNT(vectors, chain_lanes, a, b, c, first, rows, queue);
 }
 
 /* The b_format of pairs. */
@@ -293,9 +341,8 @@ static void stage_bf16_values(const rapt_task *t, const lane_scratch *s, const b
 static void score_bf16(const rapt_problem *p, const query_tile *tile, const lane_scratch *s, const block *b, next_chunk *next) {
     (void)next;
     const size_t first = (size_t)(b->number % RAPT_CHUNK + b->first);
-    for (int step = 0; step < key_steps(p); step++)
-        chain_step(s->keys + first * ld_keys(p) + step * STEP_PAIRS, ld_keys(p), tile->q + (size_t)step * RAPT_BF16_STEP_FLOATS,
-                   s->s + first * TILE_ROWS, step == 0, b->end - b->first, tile->vectors, NULL);
+    chain_steps(s->keys + first * ld_keys(p), ld_keys(p), tile->q, key_steps(p), s->s + first * TILE_ROWS, true,
+                b->end - b->first, tile->vectors);
 }
 
 /* Weighs keys [first, end) of a chunk, whole steps, for nv vectors of queries. nan_safe: true if weights of NaN are right; if
@@ -342,18 +389,23 @@ static RAPT_NOINLINE void weigh_with_nan(const rapt_problem *p, const lane_scrat
     weigh_chains(true, p, s, w);
 }
 
+/* Returns the step of a chunk in which a block begins. */
+static inline int first_step(const block *b) { return ((int)(b->number % RAPT_CHUNK) + b->first) / RAPT_STEP; }
+
+/* Returns the step of a chunk before which a block ends. */
+static inline int end_step(const block *b) { return ((int)(b->number % RAPT_CHUNK) + b->end + RAPT_STEP - 1) / RAPT_STEP; }
+
 static void advance_bf16(const rapt_problem *p, const lane_scratch *s, const tile_work *now, const tile_work *before) {
     (void)before; /* the same: RAPT_BF16_LAG is 0 */
     if (!now) return;
     exclude_rest_of_steps(now, s->s);
     if (has_special_weights(weigh_quickly(p, s, now))) weigh_with_nan(p, s, now);
-    bool first = true;
-    for (int i = 0; i < now->count; i++) {
-        const block *b = &now->blocks[i];
-        const int base = (int)(b->number % RAPT_CHUNK);
-        for (int step = (base + b->first) / RAPT_STEP; step <= (base + b->end - 1) / RAPT_STEP; step++, first = false)
-            chain_step(s->values + step * STEP_PAIRS, ld_values(p), weights_at(p, s) + (size_t)step * RAPT_BF16_STEP_FLOATS,
-                       now->tile->chunk_state.o, first, p->d_v + 1, now->tile->vectors, NULL);
+    for (int i = 0, next; i < now->count; i = next) {
+        const int step = first_step(&now->blocks[i]);
+        int end = end_step(&now->blocks[i]);
+        for (next = i + 1; next < now->count && first_step(&now->blocks[next]) == end; next++) end = end_step(&now->blocks[next]);
+        chain_steps(s->values + step * STEP_PAIRS, ld_values(p), weights_at(p, s) + (size_t)step * RAPT_BF16_STEP_FLOATS,
+                    end - step, now->tile->chunk_state.o, i == 0, p->d_v + 1, now->tile->vectors);
     }
 }
 
@@ -578,7 +630,7 @@ static void multiply_bf16_part(const rapt_linear_problem *p, const float *weight
 }
 
 static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
-    return part_steps(p, part) * (rows / chain_tile_rows(RAPT_TILE_VECTORS));
+    return part_steps(p, part) * (rows / lanes_tile_rows(RAPT_TILE_VECTORS));
 }
 
 /* The most tokens of a register tile: each has a sum of each chain of a step, and one of all steps, 24 of 32 registers. */
