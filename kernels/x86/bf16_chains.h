@@ -621,12 +621,10 @@ static void stage_bf16_weights(const rapt_linear_problem *p, rapt_type type, con
 static void multiply_bf16_part(const rapt_linear_problem *p, const float *weights, int64_t part, const float *tokens, float *c,
                                float *even, int rows, int vectors, prefetch_queue *ahead) {
     (void)even;
-    for (int row = 0; row < rows; row += BF16_PRODUCT_ROWS)
+    for (int row = 0; row < rows; row += RAPT_VL, weights += lanes_part_floats(p), c += RAPT_VL * TILE_ROWS)
         for (int step = 0; step < part_steps(p, part); step++)
-            for (int r = row; r < rapt_min(rows, row + BF16_PRODUCT_ROWS); r += RAPT_VL)
-                chain_step_of_lanes(weights + (size_t)(r / RAPT_VL) * lanes_part_floats(p) + (size_t)step * LANES_STEP_FLOATS,
-                                    tokens + (size_t)step * RAPT_BF16_STEP_FLOATS, c + (size_t)r * TILE_ROWS,
-                                    part == 0 && step == 0, rapt_min(RAPT_VL, rows - r), vectors, ahead);
+            chain_step_of_lanes(weights + (size_t)step * LANES_STEP_FLOATS, tokens + (size_t)step * RAPT_BF16_STEP_FLOATS, c,
+                                part == 0 && step == 0, rapt_min(RAPT_VL, rows - row), vectors, ahead);
 }
 
 static int bf16_part_prefetches(const rapt_linear_problem *p, int64_t part, int rows) {
