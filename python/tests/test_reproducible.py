@@ -544,7 +544,7 @@ def test_families():
 
 
 def test_processes():
-    """Each of rapt's fused kernels, with each of PyTorch's capabilities that this CPU has."""
+    """Each of rapt's fused kernels and each of PyTorch's capabilities that this CPU has, in pairs."""
     of = processes.environments(RAPT_ISA=processes.kernels(), ATEN_CPU_CAPABILITY=processes.capabilities())
     with tempfile.TemporaryDirectory() as folder:
         arguments = [name for name in sys.argv[1:] if name in FAMILIES]

@@ -134,11 +134,11 @@ equal_to_x86() {
         mapfile -t cases < <(tr ' ' '\n' <<<"$CASES" && printf '%s\n' "${cases[@]}" | grep -E '^(words$|vectors$|tests/|quick:|few:)')
     fi
     if ((short)); then mapfile -t cases < <(printf '%s\n' golden random "${cases[@]}" | grep -xE 'golden|random|bf16:random' | sort -u); fi
-    local words=() tests=() quick=() few=() vectors
+    local words=() tests=() quick=() few_tests=() vector_isas=()
     for name in "${cases[@]}"; do
         case $name in
         quick:*) quick+=("tests/${name#quick:}$exe") ;;
-        few:*) few+=("tests/${name#few:}$exe") ;;
+        few:*) few_tests+=("tests/${name#few:}$exe") ;;
         words) for isa in ${kernels//,/ }; do words+=("tests/words-$isa$exe"); done ;;
         tests/*) tests+=("${name#tests/}") ;;
         vectors) vectors_there "$kernels" "${rapt[@]}" ;;
@@ -154,10 +154,10 @@ equal_to_x86() {
         ninja -C "$root/$folder" "${quick[@]}"
         for name in "${quick[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --quick "$(first_vectors "$kernels")" || true; done
     fi
-    if ((${#few[@]})); then
-        ninja -C "$root/$folder" "${few[@]}"
-        mapfile -t vectors < <(with_vectors "$kernels" || tr , '\n' <<<"$kernels")
-        for name in "${few[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few "${vectors[@]}" || true; done
+    if ((${#few_tests[@]})); then
+        ninja -C "$root/$folder" "${few_tests[@]}"
+        mapfile -t vector_isas < <(with_vectors "$kernels" || tr , '\n' <<<"$kernels")
+        for name in "${few_tests[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few "${vector_isas[@]}" || true; done
     fi
 }
 # with_vectors KERNELS: those of them that have vectors, one a line; false if all are scalar. first_vectors: the first of them.
