@@ -68,7 +68,8 @@ def measure(args, case, batch, threads):
 
 
 def plot(args, threads, curves):
-    """Efficiencies, and as rapt_run_parallel does it idle time and serial share: columns for prefill and decode, a colour for each case, a line style for each batch."""
+    """Draws efficiencies, and idle time and serial share as rapt_run_parallel has them: columns for prefill and decode, a colour for each
+    case, a line style for each batch."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot

@@ -96,8 +96,8 @@ static double sweep(const char *isa, const bench_type *type, int rows, bool all,
 }
 
 #ifdef __linux__
-/* Returns how many instructions a process takes from one stop to the next, between which it runs the subject, or nothing; -1 if
- * it cannot be traced. */
+/* Returns the number of instructions that a child process executes while it runs the subject, or nothing if `s` is null; -1 if
+ * processes cannot be traced. */
 static long steps_of(const subject *s) {
     const pid_t child = fork();
     if (child == 0) {
@@ -115,7 +115,7 @@ static long steps_of(const subject *s) {
         steps++;
     const bool ended = WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP;
     kill(child, SIGKILL), waitpid(child, &status, 0);
-    return ended ? steps : -1;
+    return ended && steps > 0 ? steps : -1; /* none: the kernel has no single steps */
 }
 #else
 static long steps_of(const subject *s) { return (void)s, -1; }
@@ -137,7 +137,7 @@ static int one(const char *how, const char *isa, const char *type, int rows, int
     int n, i = 0;
     const bench_type *types = bench_types(&n);
     while (i < n && strcmp(types[i].name, type) != 0) i++;
-    if (rapt_isa_usable(isa, NULL, 0) != RAPT_OK) return fprintf(stderr, "rapt-widths: no kernel %s can run here\n", isa), 3;
+    if (rapt_isa_usable(isa, NULL, 0) == RAPT_ERR_ISA_MISSING) return fprintf(stderr, "rapt-widths: no kernel %s can run here\n", isa), 3;
     if (i == n || rows < 1 || rows > MOST_ROWS || d < 1 || d > WIDEST ||
         !make_subject(&s, isa, &types[i], counted ? 1 : KV_HEADS, rows, d)) {
         fprintf(stderr, "rapt-widths: no such problem: %s, %s, %d rows, %d channels\n", isa, type, rows, d);

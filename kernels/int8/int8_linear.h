@@ -32,7 +32,7 @@ enum {
                                     : 1,
     MOST_TILE_TOKENS = RAPT_MATRIX_TOKENS > MOST_INTEGER_TOKENS ? RAPT_MATRIX_TOKENS : MOST_INTEGER_TOKENS,
     INTEGER_PASS_BYTES = 1 << 20,            /* of the tokens that are quantised at a time */
-    INTEGER_AHEAD = 2,                       /* how many parts of packed weights ahead memory is read */
+    INTEGER_AHEAD = 2,                       /* prefetch distance, in parts of packed weights */
     NARROW_NIBBLES = RAPT_BYTE_DOTS ? 8 : 0, /* integer_format.narrow of weights of 4 bits, and of 6 */
     NARROW_SIX_BITS = RAPT_BYTE_DOTS ? 2 : 0,
     /* Bits of a staged weight of 4 bits, of one of 6, and of one of 8. With one lane, weights take those of an element: gcc
@@ -582,7 +582,7 @@ static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *pa
 }
 
 /* Returns how far ahead of a part of packed weights memory is read, in bytes: at the same place of a later part, which at the end
- * of a tile's sixteens is one of the next tile. So each line is prefetched once, and scales are, too (1.06 to 1.43 times as fast
+ * of a tile's sixteens is one of the next tile. Where all parts are whole each line is so prefetched once, and scales are, too (1.06 to 1.43 times as fast
  * as 8 KiB ahead of the dwords alone, one token, AMD EPYC, Zen 4). apart: the floats of a packed sixteen. */
 static inline size_t bytes_ahead(const rapt_linear_problem *p, rapt_type type, int64_t part, size_t apart) {
     const int64_t parts = (p->in + INTEGER_PART - 1) / INTEGER_PART, ahead = rapt_min(parts, INTEGER_AHEAD);

@@ -43,8 +43,8 @@
  * for 28 (AMD EPYC, Zen 4). */
 #define RAPT_BF16_PACKED_TOKENS 24
 
-/* With products at this rate, staging K and V counts: tiles that take 1.5 MiB, of 1 MiB of L2, are 1.01 to 1.05 times as fast as
- * 0.5 MiB of them (P3 to P6, AMD EPYC, Zen 4), with the rate of FMAs 0.98 to 1.01 times. */
+/* With products at this rate, staging K and V counts: tiles that take 1.5 MiB, of 1 MiB of L2, are 1.00 to 1.04 times as fast as
+ * 0.5 MiB of them (P2 to P6, AMD EPYC, Zen 4), with the rate of FMAs 0.98 to 1.01 times. */
 #define RAPT_BF16_PASS_L2_TIMES 3
 
 #if !defined(v_fma_pairs)
@@ -58,11 +58,11 @@ _Static_assert(RAPT_VL == STEP_PAIRS, "a vector has the chain pairs of a step");
 
 /* ---- Products ------------------------------------------------------------------------------------------------------------ */
 
-/* The most accumulators of a register tile. With panels of 3 vectors, vectors of B for each chain are 6 and a pair of A is 1: 31
- * of 32 registers. */
+/* The most accumulators of a register tile. Of 3 vectors, a tile of lanes has 24, 6 vectors of B and a pair of A, 31 of 32
+ * registers, and a tile of rows 18, 2 vectors of B and 4 pairs of A. */
 enum { CHAIN_ACCUMULATORS = 24 };
 
-_Static_assert(RAPT_TILE_VECTORS <= 3, "register tiles of 4 vectors have no rows");
+_Static_assert(RAPT_TILE_VECTORS <= 3, "4 rows of 4 vectors exceed CHAIN_ACCUMULATORS");
 
 /* Rows of A lie in one of two ways, and register tiles differ. In rows, a chain pair behind the other, sums of a few steps stay
  * in registers beside those of the chains, so that a tile of 3 vectors has 2 rows. In lanes, 16 rows beside one another, such a
@@ -86,7 +86,7 @@ static RAPT_INLINE void tile_of_rows(const int nv, const int nr, const float *a,
     for (; steps > 0; steps--, a += STEP_PAIRS, b += RAPT_BF16_STEP_FLOATS) {
         UNROLLED(i, nr * nv) even[i] = odd[i] = v_set1(0.0f);
         for (int j = 0; j < STEP_PAIRS; j += 2) {
-            vf a_even[8], a_odd[8];
+            vf a_even[CHAIN_ACCUMULATORS / 3], a_odd[CHAIN_ACCUMULATORS / 3];
             UNROLLED(r, nr) {
                 a_even[r] = v_broadcast(a + (size_t)r * lda + j);
                 a_odd[r] = v_broadcast(a + (size_t)r * lda + j + 1);

@@ -154,12 +154,12 @@ silu, erf, gelu, gelu_tanh, softplus, sin, cos = map(_in_doubles, (_silu, _erf, 
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """Rounded once, by NumPy, which has the CPU's own: PyTorch's for x86 is MKL's, which for one number in six was off by a unit in the
-    last place on an AMD EPYC."""
+    """Returns square roots, rounded once, by NumPy. PyTorch's on x86 are MKL's, of which one in six was off by a unit in the last place
+    on an AMD EPYC."""
     kind = x.dtype if x.is_floating_point() else torch.float32
     wide = x.detach().to(kind if kind == torch.float64 else torch.float32)
     with np.errstate(invalid="ignore"):
-        return torch.from_numpy(np.asarray(np.sqrt(wide.numpy()))).to(kind)
+        return torch.from_numpy(np.asarray(np.sqrt(wide.resolve_neg().numpy()))).to(kind)
 
 
 def power(x: Tensor, exponent: float) -> Tensor:

@@ -4,7 +4,7 @@
 #include "elementary.h"
 
 /* Sets to[i] to a function of x = from[i], and of power's exponent. */
-#define FUNCTION(name, result)                                                                                                   \
+#define OVER_ARRAY(name, result)                                                                                                   \
     void of_##name(const double *from, double exponent, double *to, int64_t n);                                                  \
     void of_##name(const double *from, double exponent, double *to, int64_t n) {                                                 \
         (void)exponent;                                                                                                          \
@@ -26,16 +26,16 @@ static double cos_of(double x) {
     return c;
 }
 
-FUNCTION(exp, exp_of(x))
-FUNCTION(expm1, expm1_of(x))
-FUNCTION(log, log_of(x))
-FUNCTION(tanh, tanh_of(x))
-FUNCTION(erf, erf_of(x))
-FUNCTION(sin, sin_of(x))
-FUNCTION(cos, cos_of(x))
-FUNCTION(sigmoid, sigmoid_of(x))
-FUNCTION(silu, silu_of(x))
-FUNCTION(quick_gelu, gelu_quick_of(x))
-FUNCTION(gelu, gelu_of(x))
-FUNCTION(gelu_tanh, gelu_tanh_of(x))
-FUNCTION(power, power_of(x, exponent))
+OVER_ARRAY(exp, exp_of(x))
+OVER_ARRAY(expm1, expm1_of(x))
+OVER_ARRAY(log, log_of(x))
+OVER_ARRAY(tanh, tanh_of(x))
+OVER_ARRAY(erf, erf_of(x))
+OVER_ARRAY(sin, sin_of(x))
+OVER_ARRAY(cos, cos_of(x))
+OVER_ARRAY(sigmoid, sigmoid_of(x))
+OVER_ARRAY(silu, silu_of(x))
+OVER_ARRAY(quick_gelu, gelu_quick_of(x))
+OVER_ARRAY(gelu, gelu_of(x))
+OVER_ARRAY(gelu_tanh, gelu_tanh_of(x))
+OVER_ARRAY(power, power_of(x, exponent))

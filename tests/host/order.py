@@ -665,6 +665,7 @@ def test_texts():
 
 # Steps that no function of docs/order.py has to name, and why.
 NO_OPERATION = {"A.1": "says how the page is read", "N.1": "says what is free"}
+# Steps that no comparison calls, and why.
 NOT_CALLED = NO_OPERATION | {
     "A.2": "is the version, which vectors and test_texts compare", "A.3": "is how NumPy rounds, wherever it does",
     "O.1": "is that arrays are of float64", "O.5": "log1p is in PyTorch alone: python/tests/test_reproducible.py compares it"}

@@ -34,17 +34,17 @@ def capabilities():
     """Values of ATEN_CPU_CAPABILITY that this CPU has."""
     import torch
     known, best = ["default", "avx2", "avx512"], torch.backends.cpu.get_cpu_capability().lower()
-    return known[:known.index(best) + 1] if best in known else known  # those of another architecture, or none, are not told apart
+    return known[:known.index(best) + 1] if best in known else ["default"]  # of another architecture, where no others are known
 
 
 def environments(**values):
-    """So many that each variable has all of its values: by their names, variables of the environment."""
+    """Returns {name: variables of an environment}: as few as give each variable each of its values."""
     pairs = [{name: some[i % len(some)] for name, some in values.items()} for i in range(max(map(len, values.values())))]
     return {" ".join(f"{name}={value}" for name, value in pair.items()): pair for pair in pairs}
 
 
 def results(program, of, *arguments):
-    """What the program prints, called with --digests in these environments; nothing where it fails in one."""
+    """What the program prints, called with --digests in these environments; {} if a process fails."""
     found = {}
     for name, environment in of.items():
         done = subprocess.run([sys.executable, program, "--digests", *arguments], env=os.environ | environment, capture_output=True,

@@ -3,6 +3,7 @@
 """scaling.py RAPT-TASKS: bench/scaling.py counts, of tasks that a program of this test makes up, what was reckoned by hand; bench/tasks.c
 prints what it promises; and both refuse wrong arguments. No time is looked at."""
 import math
+import os
 import re
 import subprocess
 import sys
@@ -97,12 +98,12 @@ def printed(program):
             lines = re.findall(r"^(\d+) (\d+) ([\d.]+) ([\d.,|]+)$", ran.stdout, re.MULTILINE)
             tasks = [[[float(task) for task in phase.split(",")] for phase in line[3].split("|")] for line in lines]
             good = (ran.returncode == 0 and [line[:2] for line in lines] == [(n, str(moved)) for n in ("1", "3", "64")]
-                    and float(lines[2][2]) == 0)
+                    and (option or os.cpu_count() >= 64 or float(lines[2][2]) == 0))
             if option:
                 good = good and all(math.fsum(phases[0]) == pairs and sum(map(sum, phases[1:])) == 0 for phases in tasks)
                 good = good and all(float(line[2]) == 0 for line in lines) and len(tasks[2][0]) > len(tasks[0][0])
             else:
-                good = good and float(lines[0][2]) > 0 and all(min(map(min, phases)) > 0 for phases in tasks)
+                good = good and float(lines[0][2]) > 0 and all(min(map(min, phases)) >= 0 < sum(map(sum, phases)) for phases in tasks)
             what = "all pairs, in more tasks for more threads" if option else "times of all tasks"
             ok(good, f"rapt-tasks {option}{case}: bytes, and {what}", ran.stdout[:2000] + ran.stderr)
     ran = run(program, "--pools P1 1 f32 1 2")

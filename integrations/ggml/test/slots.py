@@ -99,7 +99,7 @@ def main(model, library=None):
         (tokens, _), counted = Server(model, saved, drafts=True).answer(0, repeated, length=40, likeliest=0)
         test("text", tokens == plain, "with the drafts of --spec-type ngram-simple")
         test("used", min(cached) > 50, f"{cached} tokens were in caches")
-        test("used", busy[0] > 2, f"{busy[0]:.1f} slots were computed at once, on average")
+        test("used", busy[0] > 1, f"{busy[0]:.1f} slots were computed at once, on average")
         right, drafted = counted.get("draft_n_accepted", 0), counted.get("draft_n", 0)
         test("used", right > 0, f"{right} of {drafted} drafted tokens were right")
 
