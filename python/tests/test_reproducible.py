@@ -220,27 +220,30 @@ def takes(model, name):
 
 
 def in_chunks(model, size, cache, room=0, x=None):
-    """Logits of a sequence, x or one of TOKENS, that comes by so many tokens at once, of a decoder; room: of a static cache, for whose
-    tokens is a mask."""
+    """Logits and hidden states of a sequence, x or one of TOKENS, that comes by so many tokens at once, of a decoder; room: of a static
+    cache, for whose tokens is a mask."""
     x, found = ids(8)[:1] if x is None else x, []
     for first in range(0, x.shape[1], size):
         part = x[:, first:first + size]
         there = first + part.shape[1]
         mask = (torch.arange(max(room, there)) < there).to(torch.int64)[None]
-        out = model(input_ids=part, past_key_values=cache, use_cache=True, attention_mask=mask)
-        found.append(out.logits)
-    return torch.cat(found, 1)
+        found.append(run(model, input_ids=part, past_key_values=cache, use_cache=True, attention_mask=mask))
+    return joined(found)
+
+
+def joined(found):
+    """Tensors of parts of a sequence, of the whole."""
+    return [torch.cat(parts, 1) for parts in zip(*found, strict=True)]
 
 
 def batch_in_steps(model):
-    """Logits of a batch of eight sequences, padded on the left, whose last three tokens come one by one behind a cache."""
+    """Logits and hidden states of a batch of eight sequences, padded on the left, whose last three tokens come one by one behind a cache."""
     (x, mask, positions), cache, found, first = batch_of_8("left"), transformers.DynamicCache(), [], 0
     for there in range(TOKENS - 3, TOKENS + 1):
         given = {"position_ids": positions[:, first:there]} if takes(model, "position_ids") else {}
-        out = model(input_ids=x[:, first:there], attention_mask=mask[:, :there], past_key_values=cache, use_cache=True, **given)
-        found.append(out.logits)
+        found.append(run(model, input_ids=x[:, first:there], attention_mask=mask[:, :there], past_key_values=cache, use_cache=True, **given))
         first = there
-    return torch.cat(found, 1)
+    return joined(found)
 
 
 def decoder_in_chunks(model, kind, size):
@@ -249,10 +252,11 @@ def decoder_in_chunks(model, kind, size):
     given = {"input_features": sounds(8)[:1]} if kind == "audio" else {"input_ids": x}
     cache, encoded = None, model.get_encoder()(**given)
     for first in range(0, TOKENS, size):
-        out = model(encoder_outputs=encoded, decoder_input_ids=x[:, first:first + size], past_key_values=cache, use_cache=True)
+        out = model(encoder_outputs=encoded, decoder_input_ids=x[:, first:first + size], past_key_values=cache, use_cache=True,
+                    output_hidden_states=True)
         cache = out.past_key_values
-        found.append(out.logits)
-    return torch.cat(found, 1)
+        found.append([out.logits, *out.decoder_hidden_states])
+    return joined(found)
 
 
 def cases(model, kind):
@@ -269,17 +273,18 @@ def cases(model, kind):
         if name_of(model) not in LEFT_APART:
             found = batch_in_steps(model)
             yield "a batch of 8 decoded behind a cache", [
-                (rows([found], e, slice(TOKENS - lengths(e), None)), alone(model, kind, e, lengths(e))[:1]) for e in (0, 3, 7)]
+                (rows(found, e, slice(TOKENS - lengths(e), None)), alone(model, kind, e, lengths(e))) for e in (0, 3, 7)]
         for size in (1, 3, 64):
             # Made without the configuration, it keeps all tokens of a sliding window, and numbers them as a prefill does.
-            yield f"chunks of {size}", [([in_chunks(model, size, transformers.DynamicCache())], [reference[0]])]
+            yield f"chunks of {size}", [(in_chunks(model, size, transformers.DynamicCache()), reference)]
         if not getattr(model.config, "sliding_window", None):
             for size in (3, 64):
                 static = transformers.StaticCache(config=model.config, max_cache_len=TOKENS + 10)
-                yield f"a static cache, chunks of {size}", [([in_chunks(model, size, static, TOKENS + 10)], [reference[0]])]
+                yield f"a static cache, chunks of {size}", [(in_chunks(model, size, static, TOKENS + 10), reference)]
     elif kind in ("encoder-decoder", "audio"):
         for size in (1, 3, 64):
-            yield f"chunks of {size}", [([decoder_in_chunks(model, kind, size)], [reference[0]])]
+            found = decoder_in_chunks(model, kind, size)
+            yield f"chunks of {size}", [(found, [reference[0], *reference[2:len(found) + 1]])]  # without what the encoder says
 
 
 def unlike(pairs):
@@ -703,9 +708,9 @@ def test_smollm2():
     def ways_to_compute():
         """Logits of x, and which other ways have not these bits."""
         whole, whole_long = model(x).logits, model(long).logits
-        wrong = {f"chunks of {size}": not same(in_chunks(model, size, transformers.DynamicCache(), x=long), whole_long) for size in (1, 3, 64)}
+        wrong = {f"chunks of {size}": not same(in_chunks(model, size, transformers.DynamicCache(), x=long)[0], whole_long) for size in (1, 3, 64)}
         static = transformers.StaticCache(config=model.config, max_cache_len=80)
-        wrong["a static cache"] = not same(in_chunks(model, 3, static, 80, long), whole_long)
+        wrong["a static cache"] = not same(in_chunks(model, 3, static, 80, long)[0], whole_long)
         for threads in THREADS:
             torch.set_num_threads(threads)
             wrong[f"{threads} threads"] = not same(model(x).logits, whole)
