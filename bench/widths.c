@@ -137,7 +137,8 @@ static int one(const char *how, const char *isa, const char *type, int rows, int
     int n, i = 0;
     const bench_type *types = bench_types(&n);
     while (i < n && strcmp(types[i].name, type) != 0) i++;
-    if (rapt_isa_usable(isa, NULL, 0) == RAPT_ERR_ISA_MISSING) return fprintf(stderr, "rapt-widths: no kernel %s can run here\n", isa), 3;
+    if (rapt_isa_usable(isa, NULL, 0) == RAPT_ERR_ISA_MISSING)
+        return fprintf(stderr, "rapt-widths: no kernel %s can run here\n", isa), 3;
     if (i == n || rows < 1 || rows > MOST_ROWS || d < 1 || d > WIDEST ||
         !make_subject(&s, isa, &types[i], counted ? 1 : KV_HEADS, rows, d)) {
         fprintf(stderr, "rapt-widths: no such problem: %s, %s, %d rows, %d channels\n", isa, type, rows, d);

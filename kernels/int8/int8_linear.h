@@ -582,8 +582,9 @@ static void pack_integer_weights(const rapt_linear_task *t, bool gate, float *pa
 }
 
 /* Returns how far ahead of a part of packed weights memory is read, in bytes: at the same place of a later part, which at the end
- * of a tile's sixteens is one of the next tile. Where all parts are whole each line is so prefetched once, and scales are, too (1.06 to 1.43 times as fast
- * as 8 KiB ahead of the dwords alone, one token, AMD EPYC, Zen 4). apart: the floats of a packed sixteen. */
+ * of a tile's sixteens is one of the next tile. Where all parts are whole each line is so prefetched once, and scales are, too
+ * (1.06 to 1.43 times as fast as 8 KiB ahead of the dwords alone, one token, AMD EPYC, Zen 4). apart: the floats of a packed
+ * sixteen. */
 static inline size_t bytes_ahead(const rapt_linear_problem *p, rapt_type type, int64_t part, size_t apart) {
     const int64_t parts = (p->in + INTEGER_PART - 1) / INTEGER_PART, ahead = rapt_min(parts, INTEGER_AHEAD);
     const size_t whole = staged_sixteen(type, INTEGER_PART / RAPT_GROUP);

@@ -4,7 +4,7 @@
 #include "elementary.h"
 
 /* Sets to[i] to a function of x = from[i], and of power's exponent. */
-#define OVER_ARRAY(name, result)                                                                                                   \
+#define OVER_ARRAY(name, result)                                                                                                 \
     void of_##name(const double *from, double exponent, double *to, int64_t n);                                                  \
     void of_##name(const double *from, double exponent, double *to, int64_t n) {                                                 \
         (void)exponent;                                                                                                          \
