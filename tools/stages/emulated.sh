@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Machines other than this one, by targets.txt. A stage without a function here is its rows in that table.
 stage aarch64 own 3 1.5 "NEON, its dot products, matrix products and bf16: as x86-64's bits; Cortex-A53 and Neoverse N1 choose and refuse"
-stage sve own 2 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX; linear layers there"
-stage riscv64 own 3.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused; linear layers there"
+stage sve own 2 - "SVE of 256 and 512 bits; other lengths refuse them; A64FX; linear layers and a small language model there"
+stage riscv64 own 3.5 - "RISC-V with V of 128, 256 and 512 bits, and without; other lengths are refused; linear layers, language models there"
 stage s390x own 3 - "IBM Z: big-endian vectors; append, explain, linear, norm and files of vectors there"
-stage armhf own 1.5 - "32-bit Arm with NEON; explain there"
+stage armhf own 1.5 - "32-bit Arm with NEON; explain, linear and files of vectors there"
 stage powerpc own 1.5 - "32-bit POWER: big-endian, without vectors; all but broken kernels builds, installs and links, with libatomic and libm"
-stage ppc64le own 1 - "64-bit POWER with VSX"
+stage ppc64le own 1.5 - "64-bit POWER with VSX; linear layers, language models and files of vectors there"
 stage i386 own 1 - "32-bit x86 with SSE4.1: sizes and alignment in append, bounds, decode, explain, linear, memory, mha, norm"
 stage musl own 1 - "another C library, linked statically"
 stage loongarch64 own 1.5 - "LoongArch, with LSX where QEMU knows it (from 8.2 on)"
-stage wasm own 2 - "WebAssembly with and without vectors: the bits of the unfused class"
+stage wasm own 2 - "WebAssembly with and without vectors: the bits of the unfused class; language models of both classes"
 
 # This machine's, for stages may put one of their own before it, without NumPy.
 own_python=$(command -v python3)

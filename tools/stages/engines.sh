@@ -3,7 +3,7 @@
 # rapt inside the engines, in the versions of integrations/requirements.txt, which are downloaded.
 stage vllm engine 5 - "vLLM's attention on CPUs, and bench/peers.py's columns of it"
 stage torch engine 11 - "PyTorch, Transformers 5 and 4.57, all families of its models that can be made small, the same bits of whole models, context parallelism"
-stage ggml engine 9 - "ggml and llama.cpp, from C and from Python"
+stage ggml engine 10.5 - "ggml and llama.cpp, from C and from Python"
 stage jax engine 1.5 - "JAX's attention and its gradients"
 stage onnxruntime engine 3 - "ONNX Runtime's operators, ONNX's node tests, and encoders exported in eight ways"
 
