@@ -218,8 +218,8 @@ def whole_models():
     cases = {"exact": [*small, *(f"gpt2@{cache}" for cache in CACHES), "q8_0", "q4_0", "q4_1", "q4_K_M"],
              "bf16": [*small, "mixture-q8_0", "gpt2@bf16", "gpt2@q8_0"],
              "int8": ["mixture-q8_0", "mixture-q4_K_M", *(f"mixture-q8_0@{cache}" for cache in CACHES), "q4_0", "q4_1", "q4_K_M"]}
-    reproduce([*small, *(f"gpt2@{cache}" for cache in CACHES), "q8_0"], "--control", "--prompts", 1)
-    of_hosts = [reproduce(["q8_0", "q4_0", "q4_K_M"], "--control", "--hash", "--host", host) for host in HOSTS]
+    reproduce([*small, *(f"gpt2@{cache}" for cache in CACHES), "q8_0", "mixture-q8_0"], "--control", "--prompts", 1)
+    of_hosts = [reproduce(["q8_0", "q4_0", "q4_K_M", "q4_1"], "--control", "--hash", "--host", host) for host in HOSTS]
     ok(all(of_hosts[0][model] != of_hosts[1][model] for model in of_hosts[0]), "without the device, two builds have other hashes", of_hosts)
     few = "--prompts", -(-PROMPTS // 20)
     hashes = {arithmetic: reproduce(names, *few, GGML_RAPT_ARITH=arithmetic, **SWITCHED_ON) for arithmetic, names in cases.items()}
