@@ -686,7 +686,8 @@ def test_steps(steps, called):
 def main():
     if len(sys.argv) not in (3, 4, 5): sys.exit(__doc__)
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # numbers overflow, and NaN is converted, on purpose
-    library, first = rapt.Library(sys.argv[1]), int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    library = rapt.Library(sys.argv[1])
+    first = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     numbers = range(first, first + (int(sys.argv[3]) if len(sys.argv) > 3 else COUNT))
     kernels = {}  # the best one of each class
     for name in library.kernels():
