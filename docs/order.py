@@ -550,6 +550,7 @@ def rms_norm(x, *, weight=ONE, bias=ZERO, epsilon=1e-5, residual=None, fused_cla
     f = ONE / np.sqrt(in_order(sixteen(z, z, fma)) / n + f32(epsilon))
     return fma(z * f[:, None], weight, bias), z, f
 
+
 # ---- M. Multi-head attention -------------------------------------------------------------------------------------------------
 
 
