@@ -188,6 +188,12 @@ typedef struct rapt_problem {
 /* The unmerged state of one row after one chunk: floats m, l, and o from RAPT_STATE_O on, padded to whole cache lines. */
 enum { RAPT_STATE_M = 0, RAPT_STATE_L = 1, RAPT_STATE_O = 16 };
 
+/* The blocks of a chunk of which all rows of a tile attend to the same keys by a mask: bit i of `none` is set if block i is one,
+ * and these are none of its keys, of `all` if they are all, of `some` if they are some. */
+typedef struct rapt_alike {
+    uint8_t none, some, all;
+} rapt_alike;
+
 /* One task: rows [row0, row0 + rows) of one key/value head of one batch entry over chunks [chunk0, chunk0 + chunks). A row is a
  * pair (token, head of the group), row = token * group + head, so that K and V are read once for the whole group. With keys in
  * lanes, a task may cover several adjacent key/value heads, so that memory is read in whole tokens. Addresses are those of the
@@ -216,6 +222,11 @@ typedef struct rapt_task {
     int64_t row0, rows;
     int64_t period; /* if not 0: rows come in periods of this length, which see different keys, and a tile lies within one */
     int64_t chunk0, chunks;
+    /* [tile][chunk] of the task: which blocks of the mask are alike in all rows of a tile (find_alike, queries_in_lanes.h). Kept
+     * where heads share a mask: the task writes it, unless alike_known, where the task before, of another head, has. Null: not
+     * kept. */
+    rapt_alike *alike;
+    bool alike_known;
     char *states; /* null: write o and lse. Else write states: this one is of token 0, the first head and chunk0 */
     size_t state_token, state_head, state_chunk; /* bytes from a state to that of the next token, head, chunk */
     float *scratch;

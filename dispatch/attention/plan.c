@@ -417,9 +417,9 @@ static void cut_many_rows(const full_plan *p, int64_t pairs, int64_t keys, entry
  * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
  * keys. With such a mask, as many groups of joined heads as there are threads take turns, in a batch those of several entries:
  * first comes the last pass of each, then the one before it of each. So tasks become shorter, and the last ones leave the threads
- * little to wait for (find_place in run.c). A pass reads and converts K and V once for all its rows, and parts leave states,
- * which the second phase merges: cut_many_rows weighs the one against the other. Nothing here changes bits, since chunks are
- * merged in one order. */
+ * little to wait for (find_place in run.c). Heads that share a mask take turns, too, so that it is compared for one of them. A
+ * pass reads and converts K and V once for all its rows, and parts leave states, which the second phase merges: cut_many_rows
+ * weighs the one against the other. Nothing here changes bits, since chunks are merged in one order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
@@ -439,8 +439,18 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     c.head_groups = problem->kv_heads / c.joined_heads;
     if (problem->causal)
         c.turn_groups = rapt_min(p->threads, ragged(p) ? c.head_groups : rapt_product(problem->batch, c.head_groups));
+    if (rapt_alike_bytes(p, &c)) c.turn_groups = rapt_max(c.turn_groups, c.head_groups);
     c.tasks = c.head_groups * c.passes * c.parts;
     return c;
+}
+
+size_t rapt_alike_bytes(const full_plan *p, const entry_cut *c) {
+    const rapt_problem *problem = &p->problem;
+    const bool shared = problem->mask.type && !problem->mask.head_stride && c->head_groups > 1 && !c->keys_in_lanes;
+    if (!shared || problem->mask_one_key || problem->block_mask.type || problem->bias.type) return 0;
+    const int64_t tiles = rapt_divide_up(c->scratch_rows, p->arithmetic->tile_rows);
+    const size_t bytes = (size_t)(tiles * c->part_chunks) * sizeof(rapt_alike);
+    return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
 }
 
 size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
@@ -448,7 +458,7 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const int64_t rows = c->joined_heads * c->scratch_rows;
     const size_t bytes = p->arithmetic->scratch_bytes(&p->problem, rows, c->keys_in_lanes, merges);
     const size_t of_few_rows = c->keys_in_lanes ? p->few_rows_arithmetic->scratch_bytes(&p->problem, rows, true, merges) : 0;
-    return bytes > of_few_rows ? bytes : of_few_rows;
+    return rapt_alike_bytes(p, c) + (bytes > of_few_rows ? bytes : of_few_rows);
 }
 
 /* Adds the tasks and rows of n entries, which are cut as c says, to those of the plan, and enlarges its workspace. Returns false

@@ -282,8 +282,8 @@ rapt_status rapt_args_explain(const rapt_plan *plan, const rapt_args *args, int6
 /* ---- Where a task finds things ------------------------------------------------------------------------------------------- */
 
 /* Returns the scratch of the thread that has this slot, which lies after the shared part of the workspace. */
-static float *scratch_of(const rapt_attention *c, int64_t slot) {
-    return (float *)(void *)((char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes);
+static char *scratch_of(const rapt_attention *c, int64_t slot) {
+    return (char *)c->args.workspace + c->plan->shared_bytes + (size_t)slot * c->plan->thread_bytes;
 }
 
 /* The place of a task: its entry, where that begins and how it is cut; and what of the entry a task of phase 0 computes. */
@@ -293,6 +293,7 @@ typedef struct task_place {
     entry_cut cut;
     bool fits; /* rapt_entry_fits is true; else cut is not that of the entry */
     int64_t head_group, pass, part;
+    bool attended; /* true if this thread has run the task here */
 } task_place;
 
 /* Returns the place of an entry, given where it begins. */
@@ -559,9 +560,15 @@ static void place_results(const rapt_attention *c, const task_place *at, rapt_ta
 /* Runs a task of phase 0. slot: which scratch it uses. */
 static void attend_task(const rapt_attention *c, task_place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
+    const int64_t entry = at->entry, pass = at->pass, part = at->part; /* of the thread's task before */
     find_place(p, at, 0, task);
     rapt_task t = task_of(p, at);
-    t.scratch = scratch_of(c, slot);
+    char *const memory = scratch_of(c, slot);
+    const size_t alike = rapt_alike_bytes(p, &at->cut);
+    t.scratch = (float *)(void *)(memory + alike);
+    t.alike = alike ? (rapt_alike *)(void *)memory : NULL;
+    t.alike_known = at->attended && entry == at->entry && pass == at->pass && part == at->part;
+    at->attended = true;
     place_inputs(c, &t);
     place_positions(c, at->cut.q_len, &t);
     if (p->bytes.scores) attend_for_scores(c, &t);

@@ -25,6 +25,7 @@ import tempfile
 import time
 
 import tap
+from npy import frame, header
 from tap import ok
 
 COMMAND = shlex.split(os.environ.pop("MESON_EXE_WRAPPER", ""))
@@ -51,19 +52,6 @@ def started(*args, **kw):
 
 
 # ---- .npy files, by hand ---------------------------------------------------------------------------------------------------
-
-
-def header(shape, descr="<f4", fortran=False):
-    lengths = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
-    return f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({lengths}), }}"
-
-
-def frame(text, version=1):
-    """The bytes before the data."""
-    text = text.encode()
-    size = 10 if version == 1 else 12
-    text += b" " * (-(size + len(text) + 1) % 64) + b"\n"
-    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(text)) + text
 
 
 def code(descr):

@@ -20,6 +20,7 @@ import tempfile
 import time
 
 import tap
+from npy import frame, header
 from tap import ok
 
 RAPT, FAILING = (os.path.abspath(a) for a in sys.argv[1:3])
@@ -37,11 +38,9 @@ def run(*args, env=None, **kw):
 def save(path, shape, descr="<f4"):
     """Numbers from -1 to 1."""
     count, order, letter = math.prod(shape), descr[0].replace("|", "<"), {"f4": "f", "f2": "e", "b1": "?"}[descr[1:]]
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"
     values = (random.choice((True, False)) if letter == "?" else random.uniform(-1, 1) for _ in range(count))
     with open(path, "wb") as f:
-        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + struct.pack(f"{order}{count}{letter}", *values))
+        f.write(frame(header(shape, descr)) + struct.pack(f"{order}{count}{letter}", *values))
 
 
 def contents(path):

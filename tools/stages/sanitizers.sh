@@ -82,4 +82,5 @@ stage_valgrind() {
     check avx2 "${checked[@]}" --case kv-types --seed 6 # of ten seeds one has so short keys that they are copied
     in_native ninja -C "$root/gcc" bench/rapt-widths
     tap tests/host/widths.py "$root/gcc/bench/rapt-widths" || true
+    tap tests/host/masks.py "$root/gcc/cli/rapt" || true
 }
