@@ -27,14 +27,14 @@ typedef struct bench_isa {
 #define BENCH_COLD_BYTES ((size_t)256 << 20)
 
 /* Returns the multiplications and additions per second that all threads of the pool do together in the registers of an
- * instruction set: in bf16 arithmetic those of its matrix unit, in integer arithmetic those of its integer products, else, or if
- * it has none, those of f32. A fused one counts as two. Returns 0 if there is no loop for isa. */
+ * instruction set: in bf16 arithmetic those of its products of bf16, in integer arithmetic those of its integer products, else,
+ * or if it has none, those of f32. A fused one counts as two. Returns 0 if there is no loop for isa. */
 double bench_peak(const char *isa, rapt_arith arith, rapt_pool *pool);
 
 /* Returns the best instruction set of this machine for which there is a loop; null if there is none. */
 const char *bench_best_isa(void);
 
-/* True if an instruction set has a matrix unit, with a peak of its own for bf16. */
+/* True if an instruction set has a peak of its own for bf16: a matrix unit, or instructions that multiply bf16. */
 bool bench_has_matrix_unit(const char *isa);
 
 /* Returns the bytes per second that all threads of the pool read together, with the widest vectors of this machine, from a buffer

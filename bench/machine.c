@@ -2,7 +2,7 @@
 /* limits/tN: the limits of the machine, without running any code of rapt, for scripts that compute shares of their own:
  *
  *     f32_peak       GFLOP/s of multiplications and additions of f32 in registers, with the best instruction set
- *     matrix_peak    GFLOP/s of the matrix unit on bf16; missing if no kernel that can run here has one
+ *     matrix_peak    GFLOP/s of the matrix unit on bf16, or of other instructions for it; missing if the best set has none
  *     integer_peak   10^9 operations per second of integer products; f32_peak if the best instruction set has none
  *     GBs            GB/s of reading memory
  *

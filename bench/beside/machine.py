@@ -23,7 +23,7 @@ def cpu_name():
 
 
 class Limits(typing.NamedTuple):
-    """Of all threads together; matrix_peak is None on a machine without a matrix unit (that rapt has a kernel for)."""
+    """Of all threads together; matrix_peak is None on a machine without a matrix unit or instructions of bf16."""
     f32_peak: float  # GFLOP/s
     matrix_peak: float | None
     bandwidth: float  # GB/s

@@ -61,13 +61,13 @@ def legend(report):
     if not measured:
         return ["The limits were not measured: that is what --bench is for."]
     lines = [("The limits are those of this machine in the same run, as the rates that each alone would allow: multiplications and additions of "
-              "f32 in registers (the best instruction set's), those of bf16 in the matrix unit, and reading memory. Reading is no limit, and "
-              "in brackets, where caches hold what is read.")]
+              "f32 in registers (the best instruction set's), those of bf16 in the matrix unit or, without one, by instructions of its own "
+              "(AVX512_BF16), and reading memory. Reading is no limit, and in brackets, where caches hold what is read.")]
     if measured[0]["matrix_peak"]:
-        lines.append("The matrix unit is the limit in place of f32 of all who may multiply bf16 in it: rapt in exact arithmetic may not.")
+        lines.append("The peak of bf16 is the limit in place of f32 of all who may multiply bf16 so: rapt in exact arithmetic may not, and "
+                     "passes the peak of f32 at most where its scores of bf16 are computed by AVX512_BF16.")
     else:
-        lines.append("This machine has no matrix unit that rapt-bench could measure. Instructions that multiply pairs of bf16 "
-                     "(AVX512_BF16) may pass the peak of f32.")
+        lines.append("This machine has no matrix unit and no instructions of bf16 that rapt-bench could measure.")
     return lines
 
 
