@@ -188,11 +188,17 @@ typedef struct rapt_problem {
 /* The unmerged state of one row after one chunk: floats m, l, and o from RAPT_STATE_O on, padded to whole cache lines. */
 enum { RAPT_STATE_M = 0, RAPT_STATE_L = 1, RAPT_STATE_O = 16 };
 
-/* The blocks of a chunk of which all rows of a tile attend to the same keys by a mask: bit i of `none` is set if block i is one,
- * and these are none of its keys, of `all` if they are all, of `some` if they are some. */
-typedef struct rapt_alike {
+/* What a mask says of the blocks of a chunk, for a tile of rows. Bit i of `none`, `some` or `all` is set if the rows are alike in
+ * block i, and attend to none, some or all of its keys. If it is set in no field, rows differ or were not compared. */
+typedef struct rapt_mask_blocks {
     uint8_t none, some, all;
-} rapt_alike;
+} rapt_mask_blocks;
+_Static_assert(RAPT_CHUNK / RAPT_BLOCK <= 8, "bits of rapt_mask_blocks");
+
+/* True if kernels compare the rows of the mask (find_mask_blocks, queries_in_lanes.h): nothing else excludes keys one by one. */
+static inline bool rapt_compares_mask(const rapt_problem *p) {
+    return p->mask.type && !p->mask_one_key && !p->block_mask.type && !p->bias.type;
+}
 
 /* One task: rows [row0, row0 + rows) of one key/value head of one batch entry over chunks [chunk0, chunk0 + chunks). A row is a
  * pair (token, head of the group), row = token * group + head, so that K and V are read once for the whole group. With keys in
@@ -222,11 +228,8 @@ typedef struct rapt_task {
     int64_t row0, rows;
     int64_t period; /* if not 0: rows come in periods of this length, which see different keys, and a tile lies within one */
     int64_t chunk0, chunks;
-    /* [tile][chunk] of the task: which blocks of the mask are alike in all rows of a tile (find_alike, queries_in_lanes.h). Kept
-     * where heads share a mask: the task writes it, unless alike_known, where the task before, of another head, has. Null: not
-     * kept. */
-    rapt_alike *alike;
-    bool alike_known;
+    rapt_mask_blocks *mask_blocks; /* memory for [tile][chunk]; null unless heads share the mask and take turns */
+    bool mask_blocks_known;        /* true if the task before, of another head, has filled it; else this task does */
     char *states; /* null: write o and lse. Else write states: this one is of token 0, the first head and chunk0 */
     size_t state_token, state_head, state_chunk; /* bytes from a state to that of the next token, head, chunk */
     float *scratch;

@@ -403,6 +403,10 @@ static void cut_many_rows(const full_plan *p, int64_t pairs, int64_t keys, entry
         }
 }
 
+/* Heads for each thread that share a mask and take turns. With 8, an eighth of the reading of the mask is left, and K and V of no
+ * more heads go through the caches for each pass. */
+enum { MASK_TURNS = 8 };
+
 /* An entry with passes = 2, chunks = 5, part_chunks = 2 and parts = 3 has these tasks for its first joined_heads key/value heads:
  *
  *                            keys
@@ -414,12 +418,13 @@ static void cut_many_rows(const full_plan *p, int64_t pairs, int64_t keys, entry
  *       pass 1 |   task 0    |   task 1    | task 2  |  the other rows
  *              +-------------+-------------+---------+
  *
- * The next joined_heads heads have tasks 6 to 11. The last pass comes first, since under a causal mask its rows have the most
- * keys. With such a mask, as many groups of joined heads as there are threads take turns, in a batch those of several entries:
- * first comes the last pass of each, then the one before it of each. So tasks become shorter, and the last ones leave the threads
- * little to wait for (find_place in run.c). Heads that share a mask take turns, too, so that it is compared for one of them. A
- * pass reads and converts K and V once for all its rows, and parts leave states, which the second phase merges: cut_many_rows
- * weighs the one against the other. Nothing here changes bits, since chunks are merged in one order. */
+ * The next joined_heads heads have tasks 6 to 11, unless groups of joined heads take turns: first comes the last pass of each,
+ * then the one before it of each (find_place in run.c). They do so in two cases. With a causal mask, where the last rows have the
+ * most keys, as many groups as there are threads, in a batch those of several entries: so tasks become shorter, and the last ones
+ * leave the threads little to wait for. Where more heads than threads share a mask, MASK_TURNS for each thread: so a thread reads
+ * the mask for the first of them only. A pass reads and converts K and V once for all its rows, and parts leave states, which the
+ * second phase merges: cut_many_rows weighs the one against the other. Nothing here changes bits, since chunks are merged in one
+ * order. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     const rapt_problem *problem = &p->problem;
     entry_cut c = {.q_len = q_len,
@@ -439,17 +444,17 @@ entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys) {
     c.head_groups = problem->kv_heads / c.joined_heads;
     if (problem->causal)
         c.turn_groups = rapt_min(p->threads, ragged(p) ? c.head_groups : rapt_product(problem->batch, c.head_groups));
-    if (rapt_alike_bytes(p, &c)) c.turn_groups = rapt_max(c.turn_groups, c.head_groups);
+    if (rapt_mask_blocks_bytes(p, &c)) c.turn_groups = rapt_min(c.head_groups, MASK_TURNS * p->threads);
     c.tasks = c.head_groups * c.passes * c.parts;
     return c;
 }
 
-size_t rapt_alike_bytes(const full_plan *p, const entry_cut *c) {
+size_t rapt_mask_blocks_bytes(const full_plan *p, const entry_cut *c) {
     const rapt_problem *problem = &p->problem;
-    const bool shared = problem->mask.type && !problem->mask.head_stride && c->head_groups > 1 && !c->keys_in_lanes;
-    if (!shared || problem->mask_one_key || problem->block_mask.type || problem->bias.type) return 0;
+    const bool shared = rapt_compares_mask(problem) && !problem->mask.head_stride;
+    if (!shared || c->keys_in_lanes || c->parts > 1 || c->head_groups <= p->threads) return 0;
     const int64_t tiles = rapt_divide_up(c->scratch_rows, p->arithmetic->tile_rows);
-    const size_t bytes = (size_t)(tiles * c->part_chunks) * sizeof(rapt_alike);
+    const size_t bytes = (size_t)(tiles * c->part_chunks) * sizeof(rapt_mask_blocks);
     return (bytes + RAPT_WORKSPACE_ALIGNMENT - 1) / RAPT_WORKSPACE_ALIGNMENT * RAPT_WORKSPACE_ALIGNMENT;
 }
 
@@ -458,7 +463,7 @@ size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c) {
     const int64_t rows = c->joined_heads * c->scratch_rows;
     const size_t bytes = p->arithmetic->scratch_bytes(&p->problem, rows, c->keys_in_lanes, merges);
     const size_t of_few_rows = c->keys_in_lanes ? p->few_rows_arithmetic->scratch_bytes(&p->problem, rows, true, merges) : 0;
-    return rapt_alike_bytes(p, c) + (bytes > of_few_rows ? bytes : of_few_rows);
+    return rapt_mask_blocks_bytes(p, c) + (bytes > of_few_rows ? bytes : of_few_rows);
 }
 
 /* Adds the tasks and rows of n entries, which are cut as c says, to those of the plan, and enlarges its workspace. Returns false

@@ -122,11 +122,11 @@ static inline int64_t entry_keys(const full_plan *p, int64_t entry) {
 /* Cuts an entry of q_len queries and room for `keys` keys into tasks. */
 entry_cut rapt_cut_entry(const full_plan *p, int64_t q_len, int64_t keys);
 
-/* Returns the bytes of rapt_task.alike, a multiple of RAPT_WORKSPACE_ALIGNMENT: 0 if heads of the entry have masks of their own,
- * or blocks of the mask are not compared (find_alike, queries_in_lanes.h). */
-size_t rapt_alike_bytes(const full_plan *p, const entry_cut *c);
+/* Returns the bytes of rapt_task.mask_blocks, a multiple of RAPT_WORKSPACE_ALIGNMENT; 0 if it would not be used: unless rows of
+ * the mask are compared, and a thread runs the same rows and keys of several heads, which share the mask, one after the other. */
+size_t rapt_mask_blocks_bytes(const full_plan *p, const entry_cut *c);
 
-/* Returns the bytes of scratch that a task of such an entry needs, rapt_task.alike among them. */
+/* Returns the bytes of scratch that a task of such an entry needs, rapt_task.mask_blocks among them. */
 size_t rapt_cut_scratch(const full_plan *p, const entry_cut *c);
 
 /* Checks the pages of a cache: their size and number are in range, and there is a table if and only if there are pages. Errors:

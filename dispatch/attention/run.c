@@ -293,7 +293,7 @@ typedef struct task_place {
     entry_cut cut;
     bool fits; /* rapt_entry_fits is true; else cut is not that of the entry */
     int64_t head_group, pass, part;
-    bool attended; /* true if this thread has run the task here */
+    bool ran; /* true if the thread has run this task, so that its scratch has what the task left there */
 } task_place;
 
 /* Returns the place of an entry, given where it begins. */
@@ -560,15 +560,15 @@ static void place_results(const rapt_attention *c, const task_place *at, rapt_ta
 /* Runs a task of phase 0. slot: which scratch it uses. */
 static void attend_task(const rapt_attention *c, task_place *at, int64_t task, int64_t slot) {
     const full_plan *p = c->plan;
-    const int64_t entry = at->entry, pass = at->pass, part = at->part; /* of the thread's task before */
+    const task_place before = *at;
     find_place(p, at, 0, task);
     rapt_task t = task_of(p, at);
     char *const memory = scratch_of(c, slot);
-    const size_t alike = rapt_alike_bytes(p, &at->cut);
-    t.scratch = (float *)(void *)(memory + alike);
-    t.alike = alike ? (rapt_alike *)(void *)memory : NULL;
-    t.alike_known = at->attended && entry == at->entry && pass == at->pass && part == at->part;
-    at->attended = true;
+    const size_t kept = rapt_mask_blocks_bytes(p, &at->cut);
+    t.scratch = (float *)(void *)(memory + kept);
+    t.mask_blocks = kept ? (rapt_mask_blocks *)(void *)memory : NULL;
+    t.mask_blocks_known = before.ran && before.entry == at->entry && before.pass == at->pass;
+    at->ran = true;
     place_inputs(c, &t);
     place_positions(c, at->cut.q_len, &t);
     if (p->bytes.scores) attend_for_scores(c, &t);

@@ -14,7 +14,6 @@ typedef struct lane_state {
 
 /* A query tile: at most TILE_ROWS rows, one in each lane. */
 typedef struct query_tile {
-    int index; /* of the task's tiles */
     int64_t row0;
     int rows, vectors;
     float *q;                /* [d_k][TILE_ROWS], times q_factor and K's channel scales; packed in integer and bf16 arithmetic */
@@ -169,19 +168,18 @@ static void start_chunk(query_tile *tile) {
     tile->started = tile->masked = false;
 }
 
-/* Returns the blocks of a chunk of which all lanes attend to the same keys. Looks only at masks, where there is nothing else that
- * excludes keys, and only for equal bytes in all rows, as most blocks of most masks have. Each row is read in one go, since the
- * lines that rows have for one block may all belong to one set of the cache. This takes a quarter of the time of finding the keys
- * of each lane (F-stream-4096, Granite Rapids). */
-static rapt_alike find_alike(const rapt_task *t, const query_tile *tile, int64_t chunk) {
+/* Returns the blocks of a chunk of which all lanes attend to the same keys. Looks only for equal bytes in all rows, as most
+ * blocks of most masks have. Each row is read in one go, since the lines that rows have for one block may all belong to one set
+ * of the cache. This takes a quarter of the time of finding the keys of each lane (F-stream-4096, Granite Rapids). */
+static rapt_mask_blocks find_mask_blocks(const rapt_task *t, const query_tile *tile, int64_t chunk) {
     const rapt_problem *p = t->problem;
-    rapt_alike alike = {0, 0, 0};
+    rapt_mask_blocks found = {0, 0, 0};
     const int64_t number = chunk * RAPT_CHUNK, column = number + t->key_position;
     const bool bits = p->mask.type == RAPT_BIT;
-    if (!p->mask.type || p->mask_one_key || (bits && column % 8) || p->block_mask.type || p->bias.type) return alike;
+    if (!rapt_compares_mask(p) || (bits && column % 8)) return found;
     const int from = (int)rapt_max(0, rapt_min(CHUNK_BLOCKS, (tile->first_max - number + RAPT_BLOCK - 1) / RAPT_BLOCK));
     const int to = (int)rapt_max(0, rapt_min(CHUNK_BLOCKS, rapt_min(tile->end_min - number, p->mask_keys - column) / RAPT_BLOCK));
-    if (from >= to) return alike;
+    if (from >= to) return found;
     const int words = RAPT_BLOCK / (bits ? 64 : 8); /* of a block in a row */
     uint64_t differ[RAPT_CHUNK / 8] = {0};
     row_cursor at = row_at(t, 0, tile->row0);
@@ -204,19 +202,19 @@ static rapt_alike find_alike(const rapt_task *t, const query_tile *tile, int64_t
         for (int i = 0; i < words; i++) any |= differ[(b - from) * words + i];
         if (any) continue;
         const uint64_t keys = unmasked_keys(t, at, number + b * RAPT_BLOCK, 0, RAPT_BLOCK);
-        alike.some |= (uint8_t)((keys != 0 && ~keys != 0) << b);
-        alike.none |= (uint8_t)((keys == 0) << b);
-        alike.all |= (uint8_t)((~keys == 0) << b);
+        found.some |= (uint8_t)((keys != 0 && ~keys != 0) << b);
+        found.none |= (uint8_t)((keys == 0) << b);
+        found.all |= (uint8_t)((~keys == 0) << b);
     }
-    return alike;
+    return found;
 }
 
-/* Returns what find_alike does. Reads the mask only for the first of the heads that share it, if the task keeps that. */
-static rapt_alike alike_blocks(const rapt_task *t, const query_tile *tile, int64_t chunk) {
-    if (!t->alike) return find_alike(t, tile, chunk);
-    rapt_alike *alike = t->alike + tile->index * t->chunks + (chunk - t->chunk0);
-    if (!t->alike_known) *alike = find_alike(t, tile, chunk);
-    return *alike;
+/* Returns what find_mask_blocks does, from the task's memory if the task before has put it there. */
+static rapt_mask_blocks mask_blocks_of(const rapt_task *t, const query_tile *tile, int64_t chunk) {
+    if (!t->mask_blocks) return find_mask_blocks(t, tile, chunk);
+    rapt_mask_blocks *kept = t->mask_blocks + tile->row0 / TILE_ROWS * t->chunks + (chunk - t->chunk0);
+    if (!t->mask_blocks_known) *kept = find_mask_blocks(t, tile, chunk);
+    return *kept;
 }
 
 /* Finds the keys of a block that each lane r attends to, as attended_keys does: bit n of attended[r] stands for key n, and bit n
@@ -244,7 +242,7 @@ static void find_attended(const rapt_task *t, const query_tile *tile, int64_t nu
 /* Finds what find_attended does for the blocks of a chunk, with has_masks. Called before K is read, since blocks without attended
  * keys are skipped. */
 static void find_attended_in_chunk(const rapt_task *t, query_tile *tile, int64_t chunk) {
-    const rapt_alike alike = alike_blocks(t, tile, chunk);
+    const rapt_mask_blocks alike = mask_blocks_of(t, tile, chunk);
     for (int i = 0; i < CHUNK_BLOCKS; i++) {
         int64_t number = chunk * RAPT_CHUNK + i * RAPT_BLOCK;
         tile->any[i] = tile->all[i] = 0;
@@ -820,7 +818,6 @@ static RAPT_NOINLINE void attend_queries_in_lanes(const rapt_task *t) {
     for (int64_t row0 = 0; row0 < t->rows; row0 += rows_of_tile(t, row0)) n++;
     lay_out_lanes(p, t->scratch, &s, tiles, n, merges(t));
     for (int i = 0; i < n; i++) {
-        tiles[i].index = i;
         tiles[i].row0 = i ? tiles[i - 1].row0 + tiles[i - 1].rows : 0;
         tiles[i].rows = rows_of_tile(t, tiles[i].row0);
         tiles[i].vectors = (tiles[i].rows + RAPT_VL - 1) / RAPT_VL;

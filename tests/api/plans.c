@@ -129,10 +129,15 @@ static void note_rows(void *arg, const rapt_logits *l) {
     }
 }
 
-/* Returns how much is wrong: each row belongs to one task, and where the mask is causal, as many heads as there are threads, of
- * all entries, take turns, the last rows of each first. */
-static int turns_wrong(const char *isa, rapt_causal causal, int threads) {
+typedef enum turn_mask { NO_MASK, SHARED_MASK, OWN_MASKS } turn_mask; /* of all keys */
+
+/* Returns how much is wrong: each row belongs to one task, and heads take turns, the last rows of each first: those of an entry
+ * that share a mask, if they are more than the threads; else, where the mask is causal, as many as there are threads, of all
+ * entries. */
+static int turns_wrong(const char *isa, rapt_causal causal, turn_mask mask, int threads) {
     static turns t;
+    static unsigned char ones[TURN_KV_HEADS * TURN_GROUP * TURN_QUERIES * TURN_QUERIES];
+    memset(ones, 1, sizeof ones);
     rapt_desc d;
     rapt_plan plan;
     rapt_args args;
@@ -142,13 +147,15 @@ static int turns_wrong(const char *isa, rapt_causal causal, int threads) {
     d.batch = TURN_ENTRIES, d.heads = TURN_KV_HEADS * TURN_GROUP, d.kv_heads = TURN_KV_HEADS, d.q_len = d.kv_len = TURN_QUERIES;
     d.d_k = d.d_v = D, d.isa = isa, d.threads = threads, d.causal = causal, d.logits_body = note_rows;
     d.q = d.o = rapt_layout_bshd(RAPT_F32, d.heads, d.q_len, D), d.k = d.v = rapt_layout_bshd(RAPT_F32, d.kv_heads, d.kv_len, D);
+    if (mask) d.mask = (rapt_layout){RAPT_BOOL, 0, mask == OWN_MASKS ? TURN_QUERIES * TURN_QUERIES : 0, TURN_QUERIES};
     if (rapt_plan_init(&plan, &d) || rapt_plan_query(&plan, &info) || rapt_workspace_size(&plan, 1, &bytes)) abort();
     tensor q = random_rows(RAPT_F32, d.batch, d.q_len, d.heads * D, 0, 1.0f), o = copy_of(&q);
     rapt_args_init(&args);
+    args.mask = mask ? ones : NULL;
     args.q = args.k = args.v = q.at, args.o = o.at, args.logits_arg = &t;
     args.workspace = new_workspace(bytes), args.workspace_bytes = bytes;
     t = (turns){.wrong = info.phases != 1};
-    const int together = causal ? threads : 1;
+    const int together = mask == SHARED_MASK && threads < TURN_KV_HEADS ? TURN_KV_HEADS : causal ? threads : 1;
     for (int block = 0, last = TURN_QUERIES; t.task < info.tasks[0];) {
         t.task++, t.last_token = 0;
         t.wrong += rapt_run_task(&plan, &args, 0, t.task - 1, 0) != RAPT_OK;
@@ -167,8 +174,11 @@ static void take_turns(const char *isa) {
     static const int threads[] = {1, 2, 4, 5, 6, 64};
     int wrong = 0;
     for (size_t n = 0; n < sizeof threads / sizeof *threads; n++)
-        wrong += turns_wrong(isa, RAPT_CAUSAL_BOTTOM_RIGHT, threads[n]) + turns_wrong(isa, RAPT_CAUSAL_NONE, threads[n]);
-    tap_ok(wrong == 0, "%s: each row has its task, and heads of all entries take turns: %d wrong", isa, wrong);
+        for (turn_mask mask = NO_MASK; mask <= OWN_MASKS; mask++)
+            wrong += turns_wrong(isa, RAPT_CAUSAL_BOTTOM_RIGHT, mask, threads[n]) +
+                     turns_wrong(isa, RAPT_CAUSAL_NONE, mask, threads[n]);
+    tap_ok(wrong == 0, "%s: each row has its task, and heads of all entries, or those that share a mask, take turns: %d wrong",
+           isa, wrong);
 }
 
 /* The tasks of 12 heads, which are equally long, are a multiple of the threads, so that these end together, and those of few rows

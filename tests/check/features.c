@@ -74,17 +74,24 @@ static void add_mask_broadcast(problem *p, uint64_t *random, int64_t n) {
     p->rows = PLACE_BHSD;
 }
 
-/* Key/value heads that share a mask, for which blocks are compared once: in several passes, parts of the keys, and entries. */
+/* Key/value heads that share a mask, which a thread compares once for those that take turns, with any other features, and heads
+ * that do not share it. Some problems are small, for emulators. */
 static void case_mask_shared(check *c) {
-    for (int64_t n = 0; n < 16; n++) {
-        const int64_t kv_heads = 2 + draw_below(&c->random, 3), queries = 40 + draw_below(&c->random, 120);
-        problem p = problem_of(c, 1 + n % 3, kv_heads * (1 + n % 2), kv_heads, queries, 600 + draw_below(&c->random, 800), UP_TO(8),
-                               UP_TO(8));
-        p.desc.mask.type = n % 4 ? RAPT_BOOL : RAPT_BIT;
-        p.mask = n % 5 ? PATTERN_ALIKE : PATTERN_BLOCKS;
-        p.same[EXTRA_MASK] = SAME_HEADS | (n % 2 ? SAME_BATCH : 0);
-        if (n % 3 == 0) p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
-        if (n % 4 == 3) p.lengths = LENGTHS_DRAWN;
+    for (int64_t n = 0; n < 40; n++) {
+        uint64_t *const r = &c->random;
+        const bool small = n / 4 % 2 == 0;
+        const int64_t kv_heads = small ? 2 : 2 + draw_below(r, 3), heads = kv_heads * (small ? 1 : 1 + draw_below(r, 3));
+        const int64_t queries = small ? 40 : 20 + draw_below(r, 120),
+                      keys = small ? 520 + draw_below(r, 80) : 300 + draw_below(r, 1300);
+        problem p = problem_of(c, 1 + draw_below(r, small ? 2 : 3), heads, kv_heads, queries, keys, UP_TO(small ? 2 : 8),
+                               UP_TO(small ? 2 : 8));
+        problem_draw_features(&p, r);
+        p.desc.block_mask.type = p.desc.bias.type = RAPT_NONE; /* with these, masks are not compared */
+        if (p.desc.alibi == RAPT_ALIBI_BIAS) p.desc.alibi = RAPT_ALIBI_NONE;
+        if (!p.desc.alibi) p.desc.slopes.type = RAPT_NONE;
+        p.desc.mask.type = draw_below(r, 2) ? RAPT_BOOL : RAPT_BIT;
+        p.mask = draw_below(r, 4) ? PATTERN_ALIKE : PATTERN_BLOCKS;
+        p.same[EXTRA_MASK] = (draw_below(r, 5) ? SAME_HEADS : 0) | (draw_below(r, 2) ? SAME_BATCH : 0);
         examine(c, &p);
     }
 }
@@ -555,7 +562,7 @@ const check_case feature_cases[] = {
     {"mask-bool", "a byte for each key, rows and blocks without keys among them", case_mask_bool, 5},
     {"mask-bit", "a bit for each key", case_mask_bit, 5},
     {"mask-broadcast", "every way to share a mask", case_mask_broadcast, 5},
-    {"mask-shared", "heads that share a mask, in several passes, parts and entries", case_mask_shared, 4},
+    {"mask-shared", "heads that share a mask, in passes and entries, with any other features", case_mask_shared, 4},
     {"block-mask", "block-sparse: blocks of 1 to 1000 queries, 64 to 1024 keys", case_block_mask, 5},
     {"bias", "f32, f16, bf16, shared in every way", case_bias, 5},
     {"bias-mask", "-inf masks", case_bias_mask, 5},

@@ -61,6 +61,11 @@ static void case_threads(check *c) {
     p = problem_of(c, 2, 4, 2, 70, 1500, 16, 16); /* rows and keys are cut */
     p.desc.causal = RAPT_CAUSAL_BOTTOM_RIGHT;
     same_by_threads(c, &p);
+    p = problem_of(c, 1, 4, 4, 40, 1300, 16, 16); /* more heads than threads share a mask, and three threads cut the keys */
+    p.desc.mask.type = RAPT_BOOL;
+    p.mask = PATTERN_ALIKE;
+    p.same[EXTRA_MASK] = SAME_HEADS;
+    same_by_threads(c, &p);
 }
 
 /* ---- Tunings ------------------------------------------------------------------------------------------------------------ */

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""masks.py RAPT: a mask that all heads share is compared for one of them, and one that is constant over blocks costs little. Counts
-instructions by valgrind, since these have no clock that another program could disturb; what the reading of a mask costs besides is
-measured by rapt-bench (F-stream-4096)."""
-import re
-import subprocess
+"""masks.py RAPT: a thread compares a mask once for the heads that share it, and one that is constant over blocks costs little. Counts
+instructions; what the reading of a mask costs besides is measured by rapt-bench (F-stream-4096)."""
 import sys
 import tempfile
 from pathlib import Path
 
+from callgrind import instructions
 from npy import frame, header
 from tap import done, ok
 
@@ -24,21 +22,18 @@ class Problem:
             data = bytes(HEADS * rows * channels * 4)
             (self.folder / f"{name}.npy").write_bytes(frame(header((HEADS, rows, channels))) + data)
 
-    def instructions(self, isa, *options):
-        """Those of the call, whose output goes nowhere."""
-        out = self.folder / "out"
+    def count(self, isa, *options):
+        """Instructions of a call on one thread."""
         inputs = [word for name in "qkv" for word in (f"--{name}", self.folder / f"{name}.npy")]
-        subprocess.run(["valgrind", "-q", "--tool=callgrind", "--toggle-collect=rapt_run_parallel", f"--callgrind-out-file={out}",
-                        self.program, "run", "--isa", isa, "--out", self.folder / "o.npy", *inputs, *options],
-                       check=True, capture_output=True)
-        return int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE).group(1))
+        return instructions("rapt_run_parallel", self.program, "run", "--isa", isa, "--threads", 1, "--out", self.folder / "o.npy",
+                            *inputs, *options)
 
     def with_mask(self, isa, rows, heads=None):
         """The same with a mask of these rows, for all heads or, a copy each, for every one."""
         shape = (self.queries, self.keys) if heads is None else (heads, self.queries, self.keys)
         mask = self.folder / "mask.npy"
         mask.write_bytes(frame(header(shape, "|b1")) + b"".join(rows) * (heads or 1))
-        return self.instructions(isa, "--mask", mask)
+        return self.count(isa, "--mask", mask)
 
 
 def compared_once(program, folder):
@@ -47,7 +42,8 @@ def compared_once(program, folder):
     rows = [bytes(problem.keys)] * problem.queries
     for isa in ("avx2", "sse41", "scalar"):
         ratio = problem.with_mask(isa, rows) / problem.with_mask(isa, rows, HEADS)
-        ok(ratio <= 0.35, f"{isa}: {HEADS} heads that share a mask take {ratio:.2f} times the instructions of as many with their own")
+        # 0.32 (avx2), 0.24 and 0.24 with 1 of 8 comparisons, 1.00 with all
+        ok(ratio <= 0.4, f"{isa}: {HEADS} heads that share a mask take {ratio:.2f} times the instructions of as many with their own")
 
 
 def beside_window(program, folder):
@@ -55,8 +51,9 @@ def beside_window(program, folder):
     window, first = 512, 4
     problem = Problem(program, folder, 2048, 2048, 64)
     rows = [bytes(j <= i and (i - j < window or j < first) for j in range(problem.keys)) for i in range(problem.queries)]
-    ratio = problem.with_mask("sse41", rows) / problem.instructions("sse41", "--causal", "--window", f"{window - 1},-1")
-    ok(ratio <= 1.05, f"sse41: the first keys and a window by a mask take {ratio:.3f} times the instructions of the window")
+    ratio = problem.with_mask("sse41", rows) / problem.count("sse41", "--causal", "--window", f"{window - 1},-1")
+    # 1.022; 1.034 with a mask for each head
+    ok(ratio <= 1.03, f"sse41: the first keys and a window by a mask take {ratio:.3f} times the instructions of the window")
 
 
 def main():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The beginning of NumPy's .npy files, for the tests of the CLI; wrong ones, too."""
+"""The headers of NumPy's .npy files, and ones that are wrong on purpose, for tests of the CLI."""
 import struct
 
 

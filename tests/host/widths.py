@@ -4,12 +4,10 @@
 instructions of rapt_run, since these have no clock that another program could disturb: by valgrind, and on kernels with AVX-512,
 which it does not know, step by step (rapt-widths --count), 40,000 a second, so that there are problems of few rows alone.
 bench/widths.c has the sweep over all kernels and widths by time."""
-import re
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
+from callgrind import instructions
 from tap import done, ok, skip
 
 # Where the largest ratios are, of those that each way shows: kernel, type, rows, and the width beside its next multiple of 16.
@@ -31,14 +29,12 @@ CANNOT = 3  # the exit status of rapt-widths where the kernel cannot run, or no 
 
 def by_valgrind(program, *case):
     """The instructions of rapt_run and what it calls, in all calls of --run; or why these cannot be had."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
-        ran = subprocess.run(["valgrind", "-q", "--tool=callgrind", "--toggle-collect=rapt_run", f"--callgrind-out-file={out}", program,
-                              "--run", *map(str, case)], check=False, capture_output=True, text=True)
-        if ran.returncode == CANNOT:
-            return ran.stderr.strip()
-        ran.check_returncode()
-        return int(re.search(r"^(?:totals|summary): (\d+)", out.read_text(encoding="utf-8"), re.MULTILINE).group(1))
+    try:
+        return instructions("rapt_run", program, "--run", *case)
+    except subprocess.CalledProcessError as error:
+        if error.returncode == CANNOT:
+            return error.stderr.strip()
+        raise
 
 
 def by_steps(program, *case):
@@ -52,12 +48,12 @@ def by_steps(program, *case):
 
 def compare(count, program, isa, type_, rows, width):
     whole = width + 16 - width % 16
-    instructions = [count(program, isa, type_, rows, d) for d in (width, whole)]
+    counts = [count(program, isa, type_, rows, d) for d in (width, whole)]
     what = f"{isa}, {type_}, {rows} rows: {width} channels take "
-    if isinstance(instructions[0], str):
-        skip(f"{what}no more instructions than {whole}", instructions[0])
+    if isinstance(counts[0], str):
+        skip(f"{what}no more instructions than {whole}", counts[0])
         return
-    ratio = instructions[0] / instructions[1]
+    ratio = counts[0] / counts[1]
     known = KNOWN.get((isa, type_, rows, width))
     ok(LIMIT < ratio <= known if known else ratio <= LIMIT,
        f"{what}{ratio:.2f} times the instructions of {whole}{f', which is known: {LIMIT} to {known}' if known else ''}")
